@@ -1,0 +1,93 @@
+# Everything lives in .venv and build/; `make clean` removes both. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What the native extension is built with (pyproject.toml names the same two; CMake and Ninja come along).
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+# A change to any of these makes the next `make` install anew.
+SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
+NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
+
+.PHONY: help demo test test-transformers test-qwen lint types imports format native constraints clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
+	  | while read -r target text; do printf '  make %-18s %s\n' "$$target" "$$text"; done
+
+demo: $(VENV)/installed ## install into .venv, fetch the default model and show speculation at work
+	@$(BIN)/slipstream demo
+
+test: $(VENV)/installed-dev ## run the tests
+	@$(BIN)/python -m pytest -m 'not transformers and not qwen'
+
+test-transformers: $(VENV)/installed-transformers ## compare logits with transformers (installs torch, once)
+	@$(BIN)/python -m pytest -m transformers
+
+test-qwen: $(VENV)/installed-dev ## run the tests that need the Qwen2.5-Coder pair
+	@$(BIN)/python -m pytest -m qwen -rs
+
+lint: $(VENV)/installed-dev ## check style: ruff, clang-format
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(if $(NATIVE_SOURCES),$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES),echo 'csrc/ has no sources yet')
+
+types: $(VENV)/installed-dev ## check types: mypy, strict
+	@$(BIN)/python -m mypy
+
+imports: $(VENV)/installed-dev ## check which module may import which
+	@$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev ## lay out the code as lint wants it
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+	@$(if $(NATIVE_SOURCES),$(BIN)/clang-format -i $(NATIVE_SOURCES),:)
+
+native: ## compile the native kernels anew
+	@rm -f $(VENV)/installed
+	@$(MAKE) --no-print-directory $(VENV)/installed
+
+constraints: ## pin the newest versions that pyproject.toml allows, for every platform and Python
+	@$(PYTHON) -m venv build/pins
+	@build/pins/bin/python -m pip --disable-pip-version-check --quiet install uv
+	@{ echo '# Every version that .venv gets, for each platform and Python. Made by `make constraints`.'; \
+	  echo '$(BUILD_TOOLS)' | tr ' ' '\n' | build/pins/bin/uv pip compile --quiet --universal --no-header --no-annotate \
+	    --no-emit-index-url --no-python-downloads --python-version 3.10 --all-extras pyproject.toml -; } > build/constraints
+	@mv build/constraints constraints.txt
+	@rm -r build/pins
+
+clean: ## remove .venv, build/ and caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { echo \
+	  'Slipstream needs Python 3.10 or newer, and "$(PYTHON)" is none. Name one: make PYTHON=python3.12 …' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo \
+	  'This Python has no venv module. Install it (Debian, Ubuntu: apt-get install python3-venv), then run make again.' >&2; exit 1; }
+	@echo 'Making $(VENV), once: it takes a minute or two …'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/build-tools: constraints.txt | $(VENV)/bin/python
+	@$(BIN)/python -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null || { echo \
+	  'The C headers of Python are missing. Install them (Debian, Ubuntu: apt-get install python3-dev), then run make again.' >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo \
+	  'No C++ compiler found. Install one (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install), then run make again.' >&2; exit 1; }
+	@echo 'Installing the build tools …'
+	@$(PIP) install --constraint constraints.txt $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/installed: $(SOURCES) $(VENV)/build-tools
+	@echo 'Installing Slipstream (this compiles its native kernels) …'
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
+	@echo 'Installing what the tests and checks need …'
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(VENV)/installed-transformers: pyproject.toml constraints.txt | $(VENV)/installed-dev
+	@echo 'Installing torch and transformers, to compare with …'
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[transformers]'
+	@touch $@

@@ -1,0 +1,102 @@
+"""slipstream generate: answer one prompt."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+
+from slipstream import Completion, Engine, SamplingParams
+from slipstream.cli.options import (
+    EngineOptions,
+    engine_options,
+    examples,
+    json_option,
+    raw_option,
+    sampling_options,
+    system_option,
+    text_value,
+)
+from slipstream.cli.prompts import as_prompt, read_standard_input
+from slipstream.cli.render import figures, legend, note, stream
+from slipstream.errors import OptionError
+
+__all__ = ["completion_record", "generate"]
+
+
+@click.command(
+    short_help="Answer one prompt.",
+    epilog=examples(
+        'slipstream generate "Name the primary colours."',
+        'slipstream generate "Count from 1 to 20." --show-drafts --max-tokens 80',
+        'slipstream generate "Tell me a joke." --temperature 0.8 --top-p 0.95 --seed 7 --json',
+        'echo "def add(a, b):" | slipstream generate - --raw --max-tokens 40 --stop "def "',
+    ),
+)
+@click.argument("prompt", callback=text_value)
+@system_option
+@raw_option
+@click.option(
+    "--show-drafts",
+    is_flag=True,
+    help="Colour the text by who drafted it; without colour, mark {+accepted+} and [-rejected-].",
+)
+@json_option
+@sampling_options(max_tokens=512)
+@engine_options()
+def generate(
+    prompt: str,
+    system: str | None,
+    raw: bool,
+    show_drafts: bool,
+    as_json: bool,
+    params: SamplingParams,
+    engine_options: EngineOptions,
+) -> None:
+    """Answer PROMPT, or what comes on standard input where PROMPT is a dash.
+
+    The answer goes to standard output as it is made. Into a file or a pipe it goes alone and as plain text; on a
+    terminal a line of figures follows. Ctrl-C ends it and keeps what is there.
+    """
+    if show_drafts and as_json:
+        raise OptionError("--show-drafts is for reading and --json for scripts: use one of the two")
+    request = as_prompt(read_standard_input() if prompt == "-" else prompt, system=system, raw=raw)
+    engine = engine_options.load()
+    if as_json:
+        click.echo(json.dumps(completion_record(engine, engine.generate(request, params))))
+        return
+    _, completion = stream(engine.stream(request, params), show_drafts=show_drafts)
+    if completion is None:
+        raise click.Abort
+    if show_drafts:
+        note(legend(Console()))
+    note(f"{figures(completion)} · {completion.speculation.drafter}")
+
+
+def completion_record(engine: Engine, completion: Completion) -> dict[str, Any]:
+    """What --json prints."""
+    usage, stats, timing = completion.usage, completion.speculation, completion.timing
+    return {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens},
+        "speculation": {
+            "drafter": stats.drafter,
+            "num_speculative_tokens": stats.num_speculative_tokens,
+            "target_passes": stats.target_passes,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "rejected": stats.rejected,
+            "unverified": stats.unverified,
+            "mean_accepted_length": stats.mean_accepted_length,
+            "acceptance_rate": stats.acceptance_rate,
+        },
+        "timing": {
+            "load_seconds": engine.load_seconds,
+            "prefill_seconds": timing.prefill_seconds,
+            "decode_seconds": timing.decode_seconds,
+            "tokens_per_second": timing.tokens_per_second,
+        },
+    }

@@ -1,0 +1,105 @@
+"""slipstream models: what is at hand, and what can be loaded."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from slipstream.cli.options import examples, json_option
+from slipstream.cli.render import visible
+from slipstream.errors import ModelError
+from slipstream.models.checkpoint import open_checkpoint
+from slipstream.models.config import ARCHITECTURES
+from slipstream.models.default_model import DEFAULT_MODEL, cache_directory, default_model_path
+from slipstream.models.tensors import BLOCKS
+
+__all__ = ["Found", "find_models", "models"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model on this machine. model: what --model takes; problem: why it can't be loaded, None if it can."""
+
+    model: str
+    path: str
+    bytes: int
+    problem: str | None
+
+
+@click.command(
+    short_help="List models: at hand, and loadable.", epilog=examples("slipstream models", "slipstream models --json")
+)
+@json_option
+def models(as_json: bool) -> None:
+    """List the default model, other models in the cache, and what can be loaded."""
+    default = default_model_path()
+    size = default.stat().st_size if default.is_file() else None
+    others = list(find_models())
+    if as_json:
+        record = {
+            "default": {"model": DEFAULT_MODEL, "path": str(default), "cached": size is not None, "bytes": size},
+            "others": [asdict(other) for other in others],
+            "architectures": list(ARCHITECTURES),
+            "tensor_types": list(BLOCKS),
+        }
+        click.echo(json.dumps(record))
+        return
+    console = Console(highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("Model", "Size", "Where"):
+        table.add_column(heading, justify="right" if heading == "Size" else "left", overflow="fold")
+    where = Text(str(default)) if size is not None else Text("not here yet: fetched on first use (98 MB)", "yellow")
+    table.add_row(Text(f"{DEFAULT_MODEL} (default)", "green"), decimal(size) if size is not None else "", where)
+    for other in others:
+        where = Text(
+            visible(other.path) if other.problem is None else visible(other.problem), "red" if other.problem else ""
+        )
+        table.add_row(Text(visible(other.model)), decimal(other.bytes), where)
+    console.print(table)
+    console.print(
+        f"\nLoadable: .gguf files, directories of safetensors and hub ids, of the architectures "
+        f"{', '.join(ARCHITECTURES)}, with weights in {', '.join(BLOCKS)}. "
+        f"Models are kept in {cache_directory()} and in the hub's own cache."
+    )
+
+
+def find_models() -> Iterator[Found]:
+    """The models in Slipstream's cache, but for the default one, and in the Hugging Face hub's."""
+    cache = cache_directory()
+    for path in sorted(cache.iterdir()) if cache.is_dir() else []:
+        if path.name.startswith(".") or path == default_model_path():
+            continue
+        if path.suffix == ".gguf" or (path / "config.json").is_file() or (path.is_dir() and any(path.glob("*.gguf"))):
+            files = path.rglob("*") if path.is_dir() else [path]
+            yield Found(
+                str(path), str(path), sum(file.stat().st_size for file in files if file.is_file()), _problem(path)
+            )
+    yield from _find_hub_models()
+
+
+def _find_hub_models() -> Iterator[Found]:
+    from huggingface_hub import CacheNotFound, scan_cache_dir  # slow to import, and only needed here
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return
+    for repository in sorted(repositories, key=lambda repository: repository.repo_id):
+        newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)
+        if repository.repo_type == "model" and newest is not None:
+            path = newest.snapshot_path
+            yield Found(repository.repo_id, str(path), repository.size_on_disk, _problem(path))
+
+
+def _problem(path: Path) -> str | None:
+    try:
+        open_checkpoint(path).tokenizer()
+    except ModelError as error:
+        return str(error)
+    return None

@@ -1,0 +1,385 @@
+"""The engine: prompt → propose → target pass → verify → commit → tokens. Plain decoding is this path with no drafts."""
+
+import secrets
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import kernels
+from slipstream.drafters import DRAFTERS, Drafter, History, Models
+from slipstream.errors import OptionError
+from slipstream.metrics import count_pass
+from slipstream.models.checkpoint import Progress, open_checkpoint
+from slipstream.models.decoder import Decoder, Segment
+from slipstream.models.default_model import DEFAULT_MODEL
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.sampling import Sampler
+from slipstream.scheduler import Scheduled, Scheduler, Sequence
+from slipstream.stopping import StopChecker
+from slipstream.types import (
+    Completion,
+    Draft,
+    Origin,
+    Prompt,
+    Request,
+    SamplingParams,
+    SpeculationStats,
+    StepOutput,
+    Usage,
+    Verdict,
+)
+from slipstream.verify import match
+
+__all__ = ["DTYPES", "Engine"]
+
+DTYPES = ("auto", "bf16", "f32")
+"""Weight precisions: auto is bf16."""
+
+NO_DRAFT = Draft.chain(())
+
+
+class Engine:
+    """A loaded target model, its drafters, and the requests that run on them. Safe to call from several threads."""
+
+    def __init__(
+        self,
+        models: Models,
+        *,
+        model_name: str = "model",
+        drafter: str | None = None,
+        num_speculative_tokens: int = 5,
+        max_batch_size: int = 16,
+        load_seconds: float = 0.0,
+    ) -> None:
+        """Puts loaded parts together; `Engine.load` is the usual way in. Raises OptionError for an unusable drafter."""
+        self.model_name = model_name
+        self.load_seconds = load_seconds
+        self.target = models.target
+        self.config = models.target.config
+        self.tokenizer = models.tokenizer
+        self.eos_token_ids = frozenset((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids))
+        self.scheduler = Scheduler(max_batch_size)
+        self._drafters: dict[str, Drafter] = {}
+        self._models = models
+        self._ids = count()
+        self._inbox: dict[int, deque[StepOutput]] = defaultdict(deque)
+        self._lock = threading.RLock()
+        self.default_drafter = drafter or ("draft_model" if models.draft else "ngram")
+        self.default_num_speculative_tokens = num_speculative_tokens
+        self._drafter(self.default_drafter)
+        _check_draft_length(num_speculative_tokens)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path = DEFAULT_MODEL,
+        *,
+        draft_model: str | Path | None = None,
+        dtype: str = "auto",
+        threads: int | None = None,
+        drafter: str | None = None,
+        num_speculative_tokens: int = 5,
+        max_batch_size: int = 16,
+        progress: Progress | None = None,
+    ) -> "Engine":
+        """Loads a model and what its drafters need.
+
+        model                   a GGUF file, a safetensors directory, a hub id, or the default model's name
+        draft_model             the same, for the drafter draft_model
+        dtype                   one of DTYPES
+        threads                 of the whole process; None leaves it at what it is, at first all that it may use
+        drafter                 what requests use unless they say otherwise: draft_model if one was given, else ngram
+        num_speculative_tokens  likewise
+        progress                called with (what is going on, done, total) while files are fetched and weights loaded
+
+        Raises ModelError for a model that can't be used, OptionError for an option that can't.
+        """
+        if dtype not in DTYPES:
+            raise OptionError(f"dtype is {dtype!r}: use one of {', '.join(DTYPES)}")
+        if drafter == "draft_model" and draft_model is None:
+            raise OptionError(
+                "the drafter draft_model needs a draft model: give one with --draft-model (draft_model=…)"
+            )
+        started = time.perf_counter()
+        if threads is not None:
+            kernels.set_threads(_checked_threads(threads))
+        target, tokenizer, name = _load(model, dtype, progress)
+        draft, draft_tokenizer = _load(draft_model, dtype, progress)[:2] if draft_model else (None, None)
+        return cls(
+            Models(target, tokenizer, draft, draft_tokenizer),
+            model_name=name,
+            drafter=drafter,
+            num_speculative_tokens=num_speculative_tokens,
+            max_batch_size=max_batch_size,
+            load_seconds=time.perf_counter() - started,
+        )
+
+    @property
+    def drafter_names(self) -> tuple[str, ...]:
+        """The drafters that work with what was loaded."""
+        return tuple(name for name in DRAFTERS if name != "draft_model" or self._models.draft)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams = SamplingParams(),
+        *,
+        drafter: str | None = None,
+        num_speculative_tokens: int | None = None,
+    ) -> Completion:
+        """Completes one prompt: text as it is, token ids, or chat messages. Raises OptionError for a bad request."""
+        return self.generate_batch([Request(prompt, params, drafter, num_speculative_tokens)])[0]
+
+    def generate_batch(self, requests: SequenceOf[Request]) -> list[Completion]:
+        """Completes several requests together, each with its own parameters, drafter and draft length.
+
+        Each completion has the same tokens as if its request had run alone.
+        """
+        sequences = [self._sequence(request) for request in requests]  # all are checked before any is run
+        try:
+            for sequence in sequences:
+                self._submit(sequence)
+            outputs = [output for sequence in sequences for output in self._outputs(sequence.request_id)]
+        finally:
+            for sequence in sequences:
+                self._forget(sequence.request_id)
+        return [output.completion for output in outputs if output.completion]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams = SamplingParams(),
+        *,
+        drafter: str | None = None,
+        num_speculative_tokens: int | None = None,
+    ) -> Generator[StepOutput, None, None]:
+        """Completes one prompt, pass by pass; the last output holds the completion. Closing it cancels the request.
+
+        The request is checked right away: OptionError comes from this call, not from the first output.
+        """
+        sequence = self._sequence(Request(prompt, params, drafter, num_speculative_tokens))
+
+        def outputs() -> Generator[StepOutput, None, None]:
+            try:
+                self._submit(sequence)
+                yield from self._outputs(sequence.request_id)
+            finally:
+                self._forget(sequence.request_id)
+
+        return outputs()
+
+    # The one path -----------------------------------------------------------------------------------------------
+
+    def step(self) -> list[StepOutput]:
+        """One pass over the running requests; what it added to each. No outputs when there is nothing to run."""
+        with self._lock:
+            batch = self.scheduler.next_batch()
+            drafts = self._propose(batch)
+            logits = self._score(batch, drafts)
+            verdicts = self._verify(batch, drafts, logits)
+            return self._commit(batch, drafts, verdicts)
+
+    def _propose(self, batch: list[Scheduled]) -> list[Draft]:
+        """One draft for each request. Requests of one drafter go to it together."""
+        drafts = [NO_DRAFT] * len(batch)
+        by_drafter: dict[Drafter, list[int]] = defaultdict(list)
+        for at, scheduled in enumerate(batch):
+            if scheduled.decodes and scheduled.sequence.draft_limit:
+                by_drafter[scheduled.sequence.drafter].append(at)
+        for drafter, places in by_drafter.items():
+            sequences = [batch[at].sequence for at in places]
+            states = [sequence.draft_state for sequence in sequences]
+            lengths = [sequence.draft_limit for sequence in sequences]
+            for at, draft in zip(places, drafter.propose(states, lengths), strict=True):
+                drafts[at] = draft
+        return drafts
+
+    def _score(self, batch: list[Scheduled], drafts: list[Draft]) -> list[NDArray[np.float32]]:
+        """One target pass over every request's pending tokens and draft.
+
+        Returns each request's logits behind its last token and behind every drafted one, (1 + drafted, vocab); none,
+        (0, vocab), where the prompt isn't through yet.
+        """
+        if not batch:
+            return []
+        segments = []
+        for scheduled, draft in zip(batch, drafts, strict=True):
+            sequence, rows = scheduled.sequence, scheduled.rows
+            sequence.clock.start()
+            pending = sequence.history.tokens[sequence.cache.length : sequence.cache.length + rows]
+            segments.append(
+                Segment(
+                    sequence.cache,
+                    np.concatenate([np.asarray(pending, np.int32), draft.tokens]),
+                    np.concatenate([np.arange(-1, rows - 1, dtype=np.int32), draft.parents + np.int32(rows)]),
+                    num_logits=1 + len(draft) if scheduled.decodes else 0,
+                )
+            )
+        logits = self.target.forward(segments)[:, : self.tokenizer.vocab_size]  # padding ids are no tokens
+        return np.split(logits, np.cumsum([segment.num_logits for segment in segments])[:-1])
+
+    def _verify(
+        self, batch: list[Scheduled], drafts: list[Draft], logits: list[NDArray[np.float32]]
+    ) -> list[Verdict | None]:
+        """One verdict for each request; None where the prompt isn't through yet."""
+        verdicts: list[Verdict | None] = []
+        for scheduled, draft, rows in zip(batch, drafts, logits, strict=True):
+            verdicts.append(self._match(scheduled.sequence, draft, rows) if len(rows) else None)
+        return verdicts
+
+    def _match(self, sequence: Sequence, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+        choose, position = sequence.history.sampler.choose, sequence.history.position
+        return match(draft, lambda node, depth: choose(logits[node + 1], position + depth))
+
+    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verdicts: list[Verdict | None]) -> list[StepOutput]:
+        """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
+        outputs = []
+        for scheduled, draft, verdict in zip(batch, drafts, verdicts, strict=True):
+            sequence, rows = scheduled.sequence, range(scheduled.rows)
+            if verdict is None:
+                sequence.cache.keep(rows)
+                continue
+            committed = 0
+            for token in verdict.tokens:
+                sequence.history.tokens.append(token)
+                origin: Origin = "draft" if committed < len(verdict.accepted) else "target"
+                committed += 1
+                if sequence.stop.push(token, origin):
+                    break
+            kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
+            sequence.cache.keep([*rows, *(len(rows) + node for node in kept)])
+            assert sequence.cache.length == len(sequence.history.tokens) - 1, "a cache must not lead its sequence"
+            count_pass(sequence.stats, draft, verdict, committed)
+            sequence.clock.tick(committed)
+            outputs.append(self._output(sequence, draft, verdict))
+        return outputs
+
+    # Requests ---------------------------------------------------------------------------------------------------
+
+    def _output(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> StepOutput:
+        finished = sequence.stop.finish_reason is not None
+        refused = () if finished else (node for node in range(len(draft)) if node not in verdict.accepted)
+        completion = self._complete(sequence) if finished else None
+        return StepOutput(
+            sequence.request_id,
+            sequence.stop.release(),
+            tuple(self.tokenizer.decode([int(draft.tokens[node])]) for node in refused),
+            completion,
+        )
+
+    def _complete(self, sequence: Sequence) -> Completion:
+        self.scheduler.retire(sequence.request_id)
+        stop, history = sequence.stop, sequence.history
+        assert stop.finish_reason is not None
+        token_ids = stop.token_ids
+        return Completion(
+            text=stop.text,
+            token_ids=token_ids,
+            finish_reason=stop.finish_reason,
+            seed=history.sampler.seed,
+            usage=Usage(history.num_prompt_tokens, len(token_ids)),
+            speculation=sequence.stats,
+            timing=sequence.clock.timing(sequence.stats.committed),
+        )
+
+    def _submit(self, sequence: Sequence) -> None:
+        with self._lock:
+            if sequence.stop.finish_reason is None:
+                self.scheduler.add(sequence)
+            else:  # max_tokens 0
+                output = StepOutput(sequence.request_id, (), (), self._complete(sequence))
+                self._inbox[sequence.request_id].append(output)
+
+    def _outputs(self, request_id: int) -> Iterator[StepOutput]:
+        """Steps the engine until this request is finished, and gives its outputs. Others' wait in their inbox."""
+        finished = False
+        while not finished:
+            with self._lock:
+                if not self._inbox[request_id]:
+                    for output in self.step():
+                        self._inbox[output.request_id].append(output)
+                ready = list(self._inbox[request_id])
+                self._inbox[request_id].clear()
+            for output in ready:
+                finished = output.completion is not None
+                yield output
+
+    def _forget(self, request_id: int) -> None:
+        with self._lock:
+            self.scheduler.retire(request_id)
+            self._inbox.pop(request_id, None)
+
+    def _sequence(self, request: Request) -> Sequence:
+        """Checks a request and makes its running record. Nothing is run before all of it is known to be right."""
+        tokens = self._prompt_tokens(request.prompt)
+        params = request.params
+        context = self.config.context_length
+        if not tokens:
+            raise OptionError("the prompt is empty: give it at least one token")
+        if len(tokens) >= context:
+            raise OptionError(f"the prompt has {len(tokens)} tokens and the model's context is {context}: shorten it")
+        num_speculative_tokens = self.default_num_speculative_tokens
+        if request.num_speculative_tokens is not None:
+            num_speculative_tokens = _check_draft_length(request.num_speculative_tokens)
+        room = context - len(tokens)
+        max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
+        limit = len(tokens) + max_tokens
+        seed = secrets.randbits(32) if params.seed is None else params.seed
+        history = History(tokens, len(tokens), limit, Sampler(params, seed))
+        drafter = self._drafter(request.drafter or self.default_drafter)
+        eos_ids = frozenset[int]() if params.ignore_eos else self.eos_token_ids
+        return Sequence(
+            request_id=next(self._ids),
+            history=history,
+            drafter=drafter,
+            draft_state=drafter.start(history),
+            num_speculative_tokens=num_speculative_tokens,
+            cache=self.target.new_cache(limit + min(num_speculative_tokens, max_tokens)),
+            stop=StopChecker(max_tokens, eos_ids, params.stop, self.tokenizer.token_bytes),
+            stats=SpeculationStats(drafter.name, num_speculative_tokens),
+        )
+
+    def _prompt_tokens(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if prompt and all(isinstance(item, Mapping) for item in prompt):
+            return self.tokenizer.encode_chat([item for item in prompt if isinstance(item, Mapping)])
+        tokens = [int(item) for item in prompt if isinstance(item, (int, np.integer))]
+        if len(tokens) < len(prompt):
+            raise OptionError("a prompt is a text, a list of token ids or a list of chat messages, not a mixture")
+        for token in tokens:
+            if not 0 <= token < self.tokenizer.vocab_size:
+                raise OptionError(f"the prompt has token id {token}: use ids from 0 to {self.tokenizer.vocab_size - 1}")
+        return tokens
+
+    def _drafter(self, name: str) -> Drafter:
+        if name not in DRAFTERS:
+            raise OptionError(f"there is no drafter {name!r}: use one of {', '.join(DRAFTERS)}")
+        if name not in self._drafters:
+            self._drafters[name] = DRAFTERS[name](self._models)
+        return self._drafters[name]
+
+
+def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
+    checkpoint = open_checkpoint(model, progress)
+    tokenizer = checkpoint.tokenizer()  # fails before the weights are read
+    return Decoder(checkpoint, "bf16" if dtype == "auto" else dtype, progress), tokenizer, checkpoint.name
+
+
+def _check_draft_length(num_speculative_tokens: int) -> int:
+    if num_speculative_tokens < 0:
+        raise OptionError(f"num_speculative_tokens is {num_speculative_tokens}: use 0 (no drafts) or more")
+    return num_speculative_tokens
+
+
+def _checked_threads(threads: int) -> int:
+    if not 1 <= threads <= 256:
+        raise OptionError(f"threads is {threads}: use 1 to 256, or leave it out for all that this process may use")
+    return threads

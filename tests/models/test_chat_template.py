@@ -1,0 +1,94 @@
+"""Chat templates: written as transformers writes them, and harmless whatever they try."""
+
+import sys
+import time
+from datetime import datetime
+
+import pytest
+
+from slipstream.errors import ModelError
+from slipstream.models.chat_template import ChatTemplate
+
+MESSAGES = [{"role": "user", "content": "Hello <b>"}, {"role": "assistant", "content": "Hi"}]
+
+
+def render(source: str, **variables: str | None) -> str:
+    return ChatTemplate(source, variables).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{% endfor %}", "[user]Hello <b>[assistant]Hi"),
+        ("{% for m in messages %}\n    {{ m.role }}\n{% endfor %}\nend", "    user\n    assistant\nend"),
+        ("  {% if add_generation_prompt %}\nyes\n  {% endif %}\n", "yes\n"),
+        ("{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{{ m.role }}{% endfor %}", "user"),
+        (
+            "{{ messages | tojson }}",
+            '[{"role": "user", "content": "Hello <b>"}, {"role": "assistant", "content": "Hi"}]',
+        ),
+        ("{{ {'a': 'é'} | tojson(indent=2) }}", '{\n  "a": "é"\n}'),
+        (
+            "{{ bos_token }}|{{ eos_token is defined }}|{{ tools is none }}|{{ documents is none }}",
+            "<s>|False|True|True",
+        ),
+        ("a{% generation %}b{{ messages[1].content }}{% endgeneration %}c", "abHic"),
+        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "2"),
+    ],
+)
+def test_renders_as_templates_expect(source: str, text: str) -> None:
+    assert render(source, bos_token="<s>", eos_token=None) == text
+
+
+def test_strftime_now() -> None:
+    assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{{ raise_exception('system role not supported') }}", "system role not supported"),
+        ("{% for %}", "broken at line 1"),
+        ("a\n{% unknown_tag %}", "broken at line 2"),
+        ("{{ messages[0].content.__class__.__mro__ }}", "SecurityError"),
+        ("{{ ().__class__.__base__.__subclasses__() }}", "SecurityError"),
+        ("{{ messages.append({'role': 'x'}) }}", "SecurityError"),
+        ("{{ messages.clear() }}", "SecurityError"),
+        ("{{ cycler.__init__.__globals__ }}", "SecurityError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ missing.attribute }}", "UndefinedError"),
+        ("{{ messages + 1 }}", "TypeError"),
+        ("{% include '/etc/passwd' %}", "failed"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{ raise_exception('two\nlines \x1b[2J') }}", "two lines [2J"),
+    ],
+)
+def test_a_broken_or_hostile_template_is_one_line(source: str, says: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        render(source)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_messages_stay_as_they_were() -> None:
+    before = [dict(message) for message in MESSAGES]
+    render("{% set m = messages[0] %}{{ m.role }}")
+    assert before == MESSAGES
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage has the trace that the deadline needs")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
+    ],
+)
+def test_a_template_that_runs_on_is_ended(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.models.chat_template._MOST_SECONDS", 0.2)
+    start = time.monotonic()
+    with pytest.raises(ModelError, match=r"ran for more than|writes more than"):
+        render(source)
+    assert time.monotonic() - start < 3
+    assert sys.gettrace() is None
