@@ -21,6 +21,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace slipstream;
 
+void bind_sampling(nb::module_& m);  // sampling_bindings.cpp
+
 namespace {
 
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
@@ -489,4 +491,5 @@ NB_MODULE(_native, m) {
     m.def("swiglu", &swiglu, "gate"_a, "up"_a);
     m.def("attention", &attention, "q"_a, "rows"_a, "layer"_a, "scale"_a);
     m.def("run_layers", &layers_over, "x"_a, "layers"_a, "rows"_a);
+    bind_sampling(m);
 }

@@ -31,13 +31,13 @@ struct Bf16Panel {
     F32x16 load(const std::byte* p) const { return load_bf16_pairs(p); }
 };
 struct Columns {  // of a row-major matrix
-    static constexpr int STEPS_PER_LINE = 0;
+    static constexpr int STEPS_PER_LINE = 1;
     ptrdiff_t row_bytes;
     ptrdiff_t step() const { return row_bytes; }
     F32x16 load(const std::byte* p) const { return SLIPSTREAM_LEVEL::load(reinterpret_cast<const float*>(p)); }
 };
 struct LastColumns {  // fewer than 16 of them
-    static constexpr int STEPS_PER_LINE = 0;
+    static constexpr int STEPS_PER_LINE = 1;
     ptrdiff_t row_bytes;
     int columns;
     ptrdiff_t step() const { return row_bytes; }
@@ -85,15 +85,13 @@ void tile(const Source& source, const float* x, ptrdiff_t x_stride, ptrdiff_t co
             asm("" : "+r"(bases[i]));
         }
     };
-    if constexpr (Source::STEPS_PER_LINE > 0) {
-        for (; count >= Source::STEPS_PER_LINE; count -= Source::STEPS_PER_LINE) {
+    for (; count >= Source::STEPS_PER_LINE; count -= Source::STEPS_PER_LINE) {
 #pragma GCC unroll 16
-            for (int p = 0; p < PANELS; ++p) __builtin_prefetch(ahead.from + p * panel_stride);
-            ahead.from += ahead.step;
+        for (int p = 0; p < PANELS; ++p) __builtin_prefetch(ahead.from + p * panel_stride);
+        ahead.from += ahead.step;
 #pragma GCC unroll 16
-            for (int i = 0; i < Source::STEPS_PER_LINE; ++i) multiply_add(i);
-            advance(Source::STEPS_PER_LINE);
-        }
+        for (int i = 0; i < Source::STEPS_PER_LINE; ++i) multiply_add(i);
+        advance(Source::STEPS_PER_LINE);
     }
     for (; count > 0; --count) {
         multiply_add(0);
@@ -283,7 +281,7 @@ float soften(float* scores, int64_t count) {
 void attend(const Attention& task, int64_t first_row, int64_t kv_head, Range queries, float* scratch) {
     const RowsView& rows = *task.rows;
     const int64_t head_dim = rows.head_dim, group = task.heads / rows.kv_heads, count = queries.size();
-    const int64_t stride = rows.most_keys;
+    const int64_t stride = score_stride(rows.most_keys);
     float *q = scratch, *scores = scratch + TILE_ROWS * head_dim;
     const auto* keys = reinterpret_cast<const std::byte*>(rows.keys(first_row, task.layer, kv_head));
     const auto* values = reinterpret_cast<const std::byte*>(rows.values(first_row, task.layer, kv_head));
@@ -322,8 +320,9 @@ void attend(const Attention& task, int64_t first_row, int64_t kv_head, Range que
             const int64_t slot = rows.ancestors[a];
             if (slot / KEY_BLOCK != block) {
                 block = slot / KEY_BLOCK;
-                tile<F32Panel, 1, 1>(F32Panel{}, q + i * head_dim, head_dim, head_dim, keys + block * block_bytes, 0,
-                                     sums, LANES, false, {});
+                const std::byte* keys_there = keys + block * block_bytes;
+                tile<F32Panel, 1, 1>(F32Panel{}, q + i * head_dim, head_dim, head_dim, keys_there, 0, sums, LANES,
+                                     false, {keys_there, LINE});
                 store(sums, mul(load(sums), scale));
             }
             mine[keys_seen++] = sums[slot % KEY_BLOCK];
@@ -338,12 +337,12 @@ void attend(const Attention& task, int64_t first_row, int64_t kv_head, Range que
         const std::byte* columns = values + dim * static_cast<int64_t>(sizeof(float));
         const int64_t column_bytes = LANES * sizeof(float);
         TILES<Source>.of[count][beside](source, scores, stride, shared, columns, column_bytes, sums, count * LANES,
-                                        false, {});
+                                        false, {columns + AHEAD_BYTES, value_bytes});
         for (int64_t i = 0; i < count; ++i) {
             const auto more = [&](int64_t ordinal, int64_t slot, int64_t run) {
-                TILES<Source>.of[1][beside](source, scores + i * stride + ordinal, stride, run,
-                                            columns + slot * value_bytes, column_bytes, sums + i * LANES, count * LANES,
-                                            true, {});
+                const std::byte* from = columns + slot * value_bytes;
+                TILES<Source>.of[1][beside](source, scores + i * stride + ordinal, stride, run, from, column_bytes,
+                                            sums + i * LANES, count * LANES, true, {from, value_bytes});
             };
             if (prefix[i] > shared) more(shared, shared, prefix[i] - shared);
             int64_t ordinal = prefix[i];

@@ -93,9 +93,9 @@ class AttentionUnits {
         const auto after = std::upper_bound(runs_.begin(), runs_.end(), unit,
                                             [](int64_t u, const Run& run) { return u < run.first_unit; });
         const Run& run = *(after - 1);
-        const int64_t within = unit - run.first_unit, begin = within / kv_heads_ * size_;
-        kernels().attention(task, run.first_row, within % kv_heads_, {begin, std::min(begin + size_, run.queries)},
-                            scratch);
+        const int64_t within = unit - run.first_unit, units = pieces(run.queries, size_);
+        const int64_t begin = within % units * size_;
+        kernels().attention(task, run.first_row, within / units, {begin, std::min(begin + size_, run.queries)}, scratch);
     }
 
   private:

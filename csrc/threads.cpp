@@ -18,7 +18,9 @@ namespace slipstream {
 
 namespace {
 
-constexpr auto SPIN = std::chrono::microseconds(50), YIELD = std::chrono::microseconds(200);
+// Long enough for threads that finish their pieces of an operation one after the other; short enough that a thread whose
+// partner has lost its core to another process soon gives up its own, where the partner can then go on.
+constexpr auto SPIN = std::chrono::microseconds(20);
 
 void pause_processor() {
 #if defined(__x86_64__)
@@ -53,20 +55,13 @@ class DefaultRounding {
 
 template <class Done>
 void Team::wait(Done done) {
-    for (int i = 0; i < 64; ++i) {
-        if (done()) return;
-        pause_processor();
-    }
     const auto start = std::chrono::steady_clock::now();
-    for (;;) {
-        const auto waited = std::chrono::steady_clock::now() - start;
-        if (waited > YIELD) break;
+    do
         for (int i = 0; i < 16; ++i) {
             if (done()) return;
             pause_processor();
         }
-        if (waited > SPIN) std::this_thread::yield();
-    }
+    while (std::chrono::steady_clock::now() - start < SPIN);
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
     wake_.wait(lock, done);

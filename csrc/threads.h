@@ -1,6 +1,6 @@
 // One pool of threads for the whole process. A region runs one function on every thread, the caller being thread 0;
 // inside it threads share work with take() and wait for each other with barrier(). Waiting threads spin for some
-// microseconds, then yield, then sleep, so that a region is cheap on free cores and harmless on shared ones.
+// microseconds, then sleep, so that a region is cheap on free cores and harmless on shared ones.
 #pragma once
 
 #include <atomic>

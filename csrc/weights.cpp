@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
-#include <utility>
 
 #include "threads.h"
 
@@ -16,7 +16,31 @@ namespace slipstream {
 
 namespace {
 
-constexpr size_t HUGE_PAGE = size_t{2} << 20;
+constexpr size_t LINE = 64, HUGE_PAGE = size_t{2} << 20, ARENA = size_t{32} << 20;
+
+size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// Memory for a matrix. Small ones are put side by side into huge pages (with ordinary pages, looking up addresses costs
+// a sixth of the time of reading a matrix), which are freed with the last of them.
+std::shared_ptr<std::byte> allocate(size_t bytes) {
+    static std::mutex& mutex = *new std::mutex;
+    static std::weak_ptr<Buffer>& arena = *new std::weak_ptr<Buffer>;
+    static size_t used = 0;
+    if (bytes > ARENA / 4) {
+        auto own = std::make_shared<Buffer>(bytes);
+        return {own, own->data()};
+    }
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Buffer> shared = arena.lock();
+    if (!shared || used + bytes > ARENA) {
+        arena = shared = std::make_shared<Buffer>(ARENA);
+        used = 0;
+    }
+    std::byte* piece = shared->data() + used;
+    used += round_up(bytes, LINE);
+    return {shared, piece};
+}
+
 constexpr int64_t PACK_BLOCK = 256;  // values of a row that are dequantised at once: a multiple of every format's block
 
 void write_panel(const float (*rows)[PACK_BLOCK], int64_t count, WeightType type, std::byte* out) {
@@ -36,32 +60,20 @@ void write_panel(const float (*rows)[PACK_BLOCK], int64_t count, WeightType type
 }  // namespace
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
-    const size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
-    if (!data_) throw std::bad_alloc();
+    const size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE, rounded = round_up(bytes + 1, alignment);
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+    if (!memory_) throw std::bad_alloc();
 #if defined(__linux__)
-    if (alignment == HUGE_PAGE) madvise(data_, rounded, MADV_HUGEPAGE);
+    if (alignment == HUGE_PAGE) madvise(memory_.get(), rounded, MADV_HUGEPAGE);
 #endif
 }
 
-Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-}
-
-Buffer::~Buffer() {
-    std::free(data_);
-}
+void Buffer::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 Weight::Weight(const std::byte* rows, const Format& format, int64_t out_features, int64_t in_features, WeightType type,
                const int32_t* row_order)
     : type_(type), out_features_(out_features), in_features_(in_features) {
-    buffer_ = Buffer(static_cast<size_t>(view().panels() * view().panel_bytes()));
+    memory_ = allocate(bytes());
     const int64_t row_bytes = in_features / format.block * format.bytes;
     Pool::instance().run([&](Team& team, int) {
         float block[PANEL][PACK_BLOCK];
@@ -79,14 +91,14 @@ Weight::Weight(const std::byte* rows, const Format& format, int64_t out_features
                         format.dequantise(rows + row * row_bytes + k / format.block * format.bytes, count, block[i]);
                     }
                     std::byte* out =
-                        buffer_.data() + panel * view().panel_bytes() + k * view().panel_bytes() / in_features;
+                        memory_.get() + panel * view().panel_bytes() + k * view().panel_bytes() / in_features;
                     write_panel(block, count, type, out);
                 }
     });
 }
 
 void Weight::unpack_row(int64_t row, float* out) const {
-    const std::byte* panel = buffer_.data() + row / PANEL * view().panel_bytes();
+    const std::byte* panel = memory_.get() + row / PANEL * view().panel_bytes();
     const int64_t lane = row % PANEL;
     if (type_ == WeightType::f32) {
         const auto* values = reinterpret_cast<const float*>(panel);

@@ -1,24 +1,26 @@
 // Packed matrices.
 #pragma once
 
+#include <memory>
+
 #include "formats.h"
 #include "kernels.h"
 
 namespace slipstream {
 
-// Memory aligned to cache lines, in huge pages where the system gives them.
+// Memory aligned to cache lines, in huge pages where it is large and the system gives them.
 class Buffer {
   public:
     Buffer() = default;
     explicit Buffer(size_t bytes);
-    Buffer(Buffer&& other) noexcept;
-    Buffer& operator=(Buffer&& other) noexcept;
-    ~Buffer();
-    std::byte* data() const { return data_; }
+    std::byte* data() const { return memory_.get(); }
     size_t size() const { return size_; }
 
   private:
-    std::byte* data_ = nullptr;
+    struct Free {
+        void operator()(std::byte* memory) const;
+    };
+    std::unique_ptr<std::byte, Free> memory_;
     size_t size_ = 0;
 };
 
@@ -28,8 +30,8 @@ class Weight {
     Weight(const std::byte* rows, const Format& format, int64_t out_features, int64_t in_features, WeightType type,
            const int32_t* row_order);
 
-    WeightView view() const { return {buffer_.data(), type_, out_features_, in_features_}; }
-    size_t bytes() const { return buffer_.size(); }
+    WeightView view() const { return {memory_.get(), type_, out_features_, in_features_}; }
+    size_t bytes() const { return static_cast<size_t>(view().panels() * view().panel_bytes()); }
 
     // Output `row` of the matrix, as floats.
     void unpack_row(int64_t row, float* out) const;
@@ -37,7 +39,7 @@ class Weight {
   private:
     WeightType type_;
     int64_t out_features_, in_features_;
-    Buffer buffer_;
+    std::shared_ptr<std::byte> memory_;
 };
 
 }  // namespace slipstream

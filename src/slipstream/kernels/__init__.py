@@ -17,12 +17,15 @@ __all__ = [
     "attention",
     "available_isas",
     "embed",
+    "filter_logits",
+    "gumbel_noise",
     "isa",
     "linear",
     "pack",
     "rms_norm",
     "rope",
     "run_layers",
+    "sample",
     "set_threads",
     "swiglu",
     "threads",
@@ -55,12 +58,15 @@ Weight = _backend.Weight
 attention = _backend.attention
 available_isas = _backend.available_isas
 embed = _backend.embed
+filter_logits = _backend.filter_logits
+gumbel_noise = _backend.gumbel_noise
 isa = _backend.isa
 linear = _backend.linear
 pack = _backend.pack
 rms_norm = _backend.rms_norm
 rope = _backend.rope
 run_layers = _backend.run_layers
+sample = _backend.sample
 set_threads = _backend.set_threads
 swiglu = _backend.swiglu
 threads = _backend.threads

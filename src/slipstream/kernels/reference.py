@@ -4,6 +4,7 @@ Every row is computed by itself, with operations whose shapes don't depend on th
 depend on them either.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -432,3 +433,88 @@ def _run_layer(x: F32, layer: Layer, rows: Rows) -> None:
     normed = rms_norm(x, layer.mlp_norm, layer.epsilon)
     gated = swiglu(linear(normed, layer.gate, layer.gate_bias), linear(normed, layer.up, layer.up_bias))
     x += linear(gated, layer.down, layer.down_bias)
+
+
+# Sampling -----------------------------------------------------------------------------------------------------------
+
+
+def filter_logits(
+    logits: F32, temperature: float, top_k: int, top_p: float, min_p: float
+) -> tuple[NDArray[np.int32], F32]:
+    """The processed distribution of one position: (token ids ascending, scores: log-probabilities up to a constant).
+
+    logits is (vocab,). Temperature (above 0), then top-k (0: off), top-p (1: off) and min-p (0: off), each on what the
+    one before left, renormalised. Exact ties at the edge of a filter go to the lowest ids; a score of -inf never
+    survives.
+    """
+    if logits.size == 0:
+        raise ValueError("logits must not be empty")
+    if not temperature > 0:
+        raise ValueError("temperature must be above 0")
+    if top_k < 0:
+        raise ValueError("top_k must be 0 or more")
+    if not 0 < top_p <= 1:
+        raise ValueError("top_p must be above 0 and up to 1")
+    if not 0 <= min_p <= 1:
+        raise ValueError("min_p must be from 0 to 1")
+    if np.isnan(logits).any():
+        raise ValueError("logits must be numbers")
+    with np.errstate(over="ignore"):  # a tiny temperature sends the others to -inf, which is what it asks for
+        scores = (logits - logits.max()) / max(np.float32(temperature), np.float32(1e-30))
+    token_ids = np.arange(len(scores), dtype=np.int32)
+    if 0 < top_k < len(scores):
+        threshold = np.partition(scores, -top_k)[-top_k]
+        above = np.flatnonzero(scores > threshold)
+        kept = np.concatenate([above, np.flatnonzero(scores == threshold)[: top_k - len(above)]])
+        kept.sort()
+        token_ids, scores = token_ids[kept], scores[kept]
+    if top_p < 1:
+        order = np.argsort(-scores, kind="stable")
+        cumulative = np.cumsum(np.exp(scores[order].astype(np.float64)))
+        kept = order[: int(np.searchsorted(cumulative, top_p * cumulative[-1])) + 1]
+        kept.sort()
+        token_ids, scores = token_ids[kept], scores[kept]
+    least = np.float32(math.log(min_p)) if min_p > 0 else np.finfo(np.float32).min
+    alive = scores >= least  # the likeliest token's score is 0
+    return token_ids[alive], scores[alive]
+
+
+def sample(
+    logits: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
+) -> int:
+    """The token with the largest score + noise of those that filter_logits leaves, the lowest id on exact ties."""
+    token_ids, scores = filter_logits(logits, temperature, top_k, top_p, min_p)
+    return int(token_ids[np.argmax(scores + gumbel_noise(token_ids, seed, position))])
+
+
+def gumbel_noise(token_ids: NDArray[np.int32], seed: int, position: int) -> NDArray[np.float64]:
+    """Standard Gumbel noise of these tokens at this output position, (n,): a function of (seed, position, id) alone.
+
+    One Philox block, with the counter (id // 4, 0, position), serves four ids.
+    """
+    words = _philox(seed, position, token_ids >> 2)
+    uniform = (np.choose(token_ids & 3, words).astype(np.float64) + 0.5) * 2.0**-32
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    return noise
+
+
+def _philox(seed: int, position: int, blocks: NDArray[np.int32]) -> list[NDArray[np.uint64]]:
+    """Philox4x32-10 with key = seed and counter = (block, 0, position): four 32-bit words for every block."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = [
+        blocks.astype(np.uint64),
+        np.zeros(len(blocks), np.uint64),
+        np.full(len(blocks), position & 0xFFFFFFFF, np.uint64),
+        np.full(len(blocks), position >> 32, np.uint64),
+    ]
+    keys = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        first, second = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)  # 32 × 32 → 64 bits
+        counter = [
+            (second >> half) ^ counter[1] ^ np.uint64(keys[0]),
+            second & low,
+            (first >> half) ^ counter[3] ^ np.uint64(keys[1]),
+            first & low,
+        ]
+        keys = [(key + step) & 0xFFFFFFFF for key, step in zip(keys, (0x9E3779B9, 0xBB67AE85), strict=True)]
+    return counter
