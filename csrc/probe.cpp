@@ -25,8 +25,7 @@ uint64_t read_through(const nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig
         uint64_t sums[LANES] = {};
         for (Range range = team.take(pieces); !range.empty(); range = team.take(pieces)) {
             const int64_t end = range.end * PIECE < count ? range.end * PIECE : count;
-            for (int64_t i = range.begin * PIECE; i + LANES <= end; i += LANES)
-            {
+            for (int64_t i = range.begin * PIECE; i + LANES <= end; i += LANES) {
                 __builtin_prefetch(words + i + AHEAD);
                 __builtin_prefetch(words + i + AHEAD + 8);
                 for (int64_t lane = 0; lane < LANES; ++lane) sums[lane] += words[i + lane];

@@ -36,6 +36,4 @@ class Sampler:
         params = self.params
         if params.temperature == 0:
             return best
-        return kernels.sample(
-            logits, params.temperature, params.top_k, params.top_p, params.min_p, self.seed, position
-        )
+        return kernels.sample(logits, params.temperature, params.top_k, params.top_p, params.min_p, self.seed, position)
