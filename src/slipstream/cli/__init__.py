@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
 from slipstream.cli.compare import compare
 from slipstream.cli.demo import demo
@@ -47,7 +48,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (demo, generate, chat, compare, models):
+for command in (demo, generate, chat, compare, bench, models):
     cli.add_command(command)
 
 

@@ -1,0 +1,1 @@
+"""What measures: benchmarks of the kernels and of the whole pass."""
