@@ -5,6 +5,8 @@
 
 #if defined(__x86_64__)
 #    include <cpuid.h>
+#elif defined(SLIPSTREAM_HAS_NEONDOT)
+#    include <sys/auxv.h>
 #endif
 
 namespace slipstream {
@@ -36,6 +38,9 @@ int available_levels(const Kernels** levels) {
 #    endif
     if (avx2) levels[count++] = &kernels_avx2;  // processors that have AVX2 have F16C too
 #elif defined(__aarch64__)
+#    if defined(SLIPSTREAM_HAS_NEONDOT)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) levels[count++] = &kernels_neondot;
+#    endif
     levels[count++] = &kernels_neon;
 #endif
     levels[count++] = &kernels_portable;

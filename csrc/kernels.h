@@ -108,6 +108,7 @@ const Kernels& kernels();
 int available_levels(const Kernels** levels);
 bool use_level(const char* name);
 
-extern const Kernels kernels_portable, kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_avx512vnni, kernels_neon;
+extern const Kernels kernels_portable, kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_avx512vnni, kernels_neon,
+    kernels_neondot;
 
 }  // namespace slipstream

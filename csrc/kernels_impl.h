@@ -199,15 +199,16 @@ void products(const Source& source, const float* x, int64_t rows, int64_t in_fea
     }
 }
 
-void products(const WeightView& weight, const float* x, const QuantisedBlock* quantised, int64_t rows, Range panels,
-              float* sums) {
+void products(const Linear& task, const WeightView& weight, Range rows, Range panels, float* sums) {
     const std::byte* data = weight.data + panels.begin * weight.panel_bytes();
+    const float* x = task.x + rows.begin * weight.in_features;
     if (is_quantised(weight.type))
-        quantised_products(weight, quantised, rows, panels, sums);
+        quantised_products(weight, task.quantised + rows.begin * (weight.in_features / BLOCK), rows.size(), panels,
+                           sums);
     else if (weight.type == WeightType::f32)
-        products(F32Panel{}, x, rows, weight.in_features, data, panels.size(), sums);
+        products(F32Panel{}, x, rows.size(), weight.in_features, data, panels.size(), sums);
     else
-        products(Bf16Panel{}, x, rows, weight.in_features, data, panels.size(), sums);
+        products(Bf16Panel{}, x, rows.size(), weight.in_features, data, panels.size(), sums);
 }
 
 // e^x to about one unit in the last place: x = n ln 2 + r, a polynomial in r, n into the exponent. 0 below the smallest
@@ -246,13 +247,11 @@ inline void store_upto(float* p, F32x16 x, int64_t count) {
 
 void linear(const Linear& task, Range rows, Range panels, float* scratch) {
     const int64_t out_features = task.weight.out_features, row_count = rows.size();
-    const float* x = task.x + rows.begin * task.weight.in_features;
-    const QuantisedBlock* quantised = task.quantised + rows.begin * (task.weight.in_features / BLOCK);
     float* up_sums = scratch + linear_scratch() / 2;
     for (int64_t first = panels.begin; first < panels.end; first += PANEL_GROUP) {
         const Range group = {first, min_of(first + PANEL_GROUP, panels.end)};
-        products(task.weight, x, quantised, row_count, group, scratch);
-        if (task.finish == Finish::swiglu) products(task.up, x, quantised, row_count, group, up_sums);
+        products(task, task.weight, rows, group, scratch);
+        if (task.finish == Finish::swiglu) products(task, task.up, rows, group, up_sums);
         for (int64_t row = 0; row < row_count; ++row) {
             float* outs = task.out + (rows.begin + row) * out_features;
             for (int64_t panel = group.begin; panel < group.end; ++panel) {

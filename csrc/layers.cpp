@@ -65,8 +65,8 @@ template <size_t COUNT>
 void share_linear(Team& team, const Linear (&tasks)[COUNT], int64_t rows, float* scratch) {
     int64_t panels = 0;
     for (const Linear& task : tasks) panels += task.weight.panels();
-    const int64_t chunks = pieces(rows, ROW_CHUNK), total = panels * chunks;
-    for (Range range = team.take(total); !range.empty(); range = team.take(total))
+    const int64_t chunks = pieces(rows, ROW_CHUNK), total = panels * chunks, grain = tasks[0].quantised_out ? 2 : 1;
+    for (Range range = team.take(total, grain); !range.empty(); range = team.take(total, grain))
         for (int64_t at = range.begin; at < range.end;) {
             const int64_t chunk = at / panels;
             const Range these = {rows * chunk / chunks, rows * (chunk + 1) / chunks};
@@ -220,17 +220,17 @@ void run_layers(float* x, const std::vector<const LayerView*>& layers, const Row
     }
     each_thread = std::max(each_thread, attention_scratch(kernels(), rows.head_dim, rows.most_keys));
     const int64_t count = rows.rows;
-    const int64_t widest_input = std::max({hidden, q_width, widest});
-    Workspace space(
-        count * (hidden + 2 * q_width + 2 * kv_width + widest) + quantised_floats(count * widest_input) + 7 * PANEL,
-        each_thread, pool.threads());
+    const int64_t widest_input = std::max(hidden, q_width), floats = hidden + 2 * q_width + 2 * kv_width + widest;
+    Workspace space(count * floats + quantised_floats(count * (widest_input + widest)) + 8 * PANEL, each_thread,
+                    pool.threads());
     float* normed = space.take(count * hidden);
     float* q = space.take(count * q_width);
     float* attended = space.take(count * q_width);
     float* k = space.take(count * kv_width);
     float* v = space.take(count * kv_width);
     float* gated = space.take(count * widest);
-    QuantisedBlock* blocks = space.take_blocks(count * widest_input);  // of whatever comes next
+    QuantisedBlock* blocks = space.take_blocks(count * widest_input);  // of what was normed or attended last
+    QuantisedBlock* gated_blocks = space.take_blocks(count * widest);
 
     std::vector<AttentionUnits> units;
     for (const LayerView* layer : layers) units.emplace_back(rows, layer->heads / layer->kv_heads, pool.threads());
@@ -245,11 +245,6 @@ void run_layers(float* x, const std::vector<const LayerView*>& layers, const Row
             });
             team.barrier();
         };
-        const auto quantise = [&](const float* values, const WeightView& weight) {
-            if (!is_quantised(weight.type)) return;
-            share_quantise(team, values, count * weight.in_features, blocks);
-            team.barrier();
-        };
         for (size_t i = 0; i < layers.size(); ++i) {
             const LayerView& layer = *layers[i];
             norm(layer.attention_norm, layer.epsilon,
@@ -262,20 +257,25 @@ void run_layers(float* x, const std::vector<const LayerView*>& layers, const Row
             team.barrier();
             place(team, layer, rows, q, k, v);
             team.barrier();
-            const Attention attention = {q, attended, &rows, layer.index, layer.heads, layer.scale};
+            const bool quantised_o = is_quantised(layer.o.type), own_blocks = layer.head_dim % BLOCK == 0;
+            QuantisedBlock* attended_blocks = quantised_o && own_blocks ? blocks : nullptr;
+            const Attention attention = {q, attended, &rows, layer.index, layer.heads, layer.scale, attended_blocks};
             each(team, units[i].count(), [&](int64_t unit) { units[i].run(attention, unit, scratch); });
             team.barrier();
-            quantise(attended, layer.o);
+            if (quantised_o && !own_blocks) {
+                share_quantise(team, attended, count * layer.o.in_features, blocks);
+                team.barrier();
+            }
             share_linear(team, {Linear{attended, blocks, layer.o, layer.o_bias, x, Finish::add}}, count, scratch);
             team.barrier();
             norm(layer.mlp_norm, layer.epsilon, is_quantised(layer.gate.type) || is_quantised(layer.up.type));
-            share_linear(
-                team,
-                {Linear{normed, blocks, layer.gate, layer.gate_bias, gated, Finish::swiglu, layer.up, layer.up_bias}},
-                count, scratch);
+            share_linear(team,
+                         {Linear{normed, blocks, layer.gate, layer.gate_bias, gated, Finish::swiglu, layer.up,
+                                 layer.up_bias, is_quantised(layer.down.type) ? gated_blocks : nullptr}},
+                         count, scratch);
             team.barrier();
-            quantise(gated, layer.down);
-            share_linear(team, {Linear{gated, blocks, layer.down, layer.down_bias, x, Finish::add}}, count, scratch);
+            share_linear(team, {Linear{gated, gated_blocks, layer.down, layer.down_bias, x, Finish::add}}, count,
+                         scratch);
             team.barrier();
         }
     });
