@@ -18,6 +18,8 @@ __all__ = ["count_pass"]
 
 def count_pass(stats: SpeculationStats, draft: Draft, verdict: Verdict, committed: int) -> None:
     """Counts one pass, of whose verdict the first `committed` tokens were committed (fewer than all after a stop)."""
+    if not verdict.tokens:  # a prompt that was only read
+        return
     accepted = min(committed, len(verdict.accepted))
     stopped_early = committed < len(verdict.tokens)
     stats.target_passes += 1

@@ -479,9 +479,7 @@ def filter_logits(
     return token_ids[alive], scores[alive]
 
 
-def sample(
-    logits: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
-) -> int:
+def sample(logits: F32, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> int:
     """The token with the largest score + noise of those that filter_logits leaves, the lowest id on exact ties."""
     token_ids, scores = filter_logits(logits, temperature, top_k, top_p, min_p)
     return int(token_ids[np.argmax(scores + gumbel_noise(token_ids, seed, position))])
