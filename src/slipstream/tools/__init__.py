@@ -1,0 +1,1 @@
+"""What measures and checks the engine from outside."""
