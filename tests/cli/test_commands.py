@@ -6,12 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import click
 import pytest
 
-from slipstream import DRAFTERS, Engine
+from slipstream import DRAFTERS, Engine, SamplingParams
 from slipstream.cli import cli, main
 from slipstream.cli.compare import Difference, first_difference
 from slipstream.cli.demo import PARAMS, Outcome, in_words
@@ -67,9 +67,13 @@ def test_generate_json_has_the_agreed_shape(tiny):
         "token_ids": list,
         "finish_reason": str,
         "seed": int,
+        "index": int,
+        "logprobs": type(None),
+        "prompt_logprobs": type(None),
         "usage": {"prompt_tokens": int, "completion_tokens": int},
         "speculation": {
             "drafter": str,
+            "verification": str,
             "num_speculative_tokens": int,
             "target_passes": int,
             "drafted": int,
@@ -85,14 +89,18 @@ def test_generate_json_has_the_agreed_shape(tiny):
             "decode_seconds": float,
             "tokens_per_second": float,
         },
+        "params": {},
     }
 
     def shape_of(value):
         return {key: shape_of(inner) for key, inner in value.items()} if isinstance(value, dict) else type(value)
 
     answer = record(tiny("generate", "hello", "--max-tokens", 40, "--json"))
-    assert shape_of(answer) == shape
     assert list(answer) == list(shape)
+    assert answer["params"]["temperature"] == 0
+    assert list(answer.pop("params")) == [field.name for field in fields(SamplingParams)]
+    shape.pop("params")
+    assert shape_of(answer) == shape
     assert len(answer["token_ids"]) == answer["usage"]["completion_tokens"] == 40
     counts = answer["speculation"]
     assert counts["drafted"] == counts["accepted"] + counts["rejected"] + counts["unverified"]
@@ -124,10 +132,55 @@ def test_every_option_of_generate_does_something(tiny, tiny_path):
     assert sampled["token_ids"] != plain["token_ids"]
     for narrowed in (["--top-k", 1], ["--top-p", 1e-9], ["--min-p", 1]):
         assert generate("--temperature", 1.5, "--seed", 3, *narrowed)["token_ids"] == plain["token_ids"]
+    ids, text = plain["token_ids"], plain["text"]
+    for changed in (
+        ["--typical-p", 0.05, "--temperature", 1.5, "--seed", 3],
+        ["--repetition-penalty", 2],
+        ["--frequency-penalty", 9],
+        ["--presence-penalty", 9],
+        ["--no-repeat-ngram-size", 1],
+        ["--logit-bias", f"{ids[0]}=-100"],
+        ["--logit-bias", "40=50", "--logit-bias", "41=50"],
+        ["--bad-word", next(character for character in text if character.isascii())],
+        ["--stop-token-id", ids[2]],
+        ["--regex", "[a-c]+"],
+        ["--grammar", 'start: "x" | "y"'],
+        ["--json-schema", '{"enum": ["one", "two"]}'],
+        ["--echo"],
+    ):
+        assert generate(*changed)["token_ids"] != ids, changed
+    penalised = [generate("--presence-penalty", 9, *window)["token_ids"] for window in ([], ["--penalty-window", 1])]
+    assert penalised[0] != penalised[1]
+    assert generate("--stop-token-id", ids[2], "--min-tokens", 6)["usage"]["completion_tokens"] >= 6
+    assert generate("--ignore-eos")["params"]["ignore_eos"] is True
+    assert generate("--verification", "rejection")["params"]["verification"] == "rejection"
+    assert [len(entry["top"]) for entry in generate("--logprobs", 2)["logprobs"]] == [2] * len(ids)
+    assert generate("--logprobs", 0, "--logprobs-of", "processed")["logprobs"][0]["token_id"] == ids[0]
+    scored = generate("--prompt-logprobs", 0)
+    assert len(scored["prompt_logprobs"]) == scored["usage"]["prompt_tokens"]
     drafted = generate("--draft-model", tiny_path)
     assert drafted["speculation"]["drafter"] == "draft_model"
     assert drafted["speculation"]["accepted"] > 0
     assert drafted["token_ids"] == plain["token_ids"]
+
+
+def test_several_answers(tiny):
+    options = ("generate", "hello", "--n", 3, "--max-tokens", 6, "--temperature", 1, "--seed", 4)
+    code, out, err = tiny(*options, "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    assert len({answer["seed"] for answer in answers}) == len({answer["text"] for answer in answers}) == 3
+    _, out, _ = tiny(*options)
+    assert out == "".join(f"--- {answer['index'] + 1} of 3\n{answer['text']}\n" for answer in answers)
+
+
+def test_grammars_from_files(tiny, tmp_path):
+    (tmp_path / "schema.json").write_text('{"enum": ["one", "two"]}')
+    (tmp_path / "latin1.txt").write_bytes(b"\xff")
+    assert json.loads(tiny("generate", "hello", "--json-schema", f"@{tmp_path / 'schema.json'}")[1]) in ("one", "two")
+    expect_error(tiny("generate", "hello", "--regex", f"@{tmp_path / 'absent'}"), "can't be read")
+    expect_error(tiny("generate", "hello", "--regex", f"@{tmp_path / 'latin1.txt'}"), "is not UTF-8")
 
 
 def test_shown_drafts_hold_the_answer(run, loaded):
@@ -326,7 +379,8 @@ def test_help_tells_every_default(name):
     for parameter in COMMANDS[name].params:
         if not isinstance(parameter, click.Option) or parameter.is_flag or parameter.name in ("help", "version"):
             continue
-        optional = {"system", "stop", "draft_model", "workload"}  # nothing, unless given
+        optional = {"system", "stop", "stop_token_ids", "bad_words", "logit_bias", "draft_model", "workload"}
+        optional |= {"json_schema", "regex", "grammar"}  # nothing, unless given
         told = parameter.show_default or "[default:" in (parameter.help or "")
         assert told or parameter.name in optional, parameter.name
 
@@ -352,7 +406,7 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
     [
         (["genrate"], "Did you mean 'generate'?"),
         (["generate"], "Missing argument 'PROMPT'"),
-        (["generate", "hi", "--max-token", "3"], "Did you mean '--max-tokens'?"),
+        (["generate", "hi", "--max-token", "3"], "Did you mean one of: '--max-tokens'"),
         (["generate", "hi", "there"], "unexpected extra argument"),
         (["generate", ""], "the prompt is empty"),
         (["generate", "ab\udcff"], "the prompt is not valid UTF-8 text at character 3"),
@@ -372,6 +426,22 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
         (["generate", "hi", "--seed", "-1"], "seed is -1"),
         (["generate", "hi", "--seed", str(2**64)], "seed is 18446744073709551616"),
         (["generate", "hi", "--stop", ""], "--stop is empty"),
+        (["generate", "hi", "--typical-p", "0"], "typical_p is 0.0"),
+        (["generate", "hi", "--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+        (["generate", "hi", "--penalty-window", "3"], "there is no penalty"),
+        (["generate", "hi", "--logit-bias", "3"], "--logit-bias is '3'"),
+        (["generate", "hi", "--logit-bias", "3=nan"], "logit_bias is"),
+        (["generate", "hi", "--bad-word", ""], "--bad-word is empty"),
+        (["generate", "hi", "--min-tokens", "9", "--max-tokens", "3"], "min_tokens is 9"),
+        (["generate", "hi", "--regex", ""], "--regex is empty"),
+        (["generate", "hi", "--regex", "a", "--grammar", "start: /a/"], "regex and grammar are given"),
+        (["generate", "hi", "--regex", "a", "--ignore-eos"], "ignore_eos and regex"),
+        (["generate", "hi", "--verification", "hope"], "'hope' is not"),
+        (["generate", "hi", "--logprobs", "21", "--json"], "logprobs is 21"),
+        (["generate", "hi", "--logprobs", "2"], "add --json"),
+        (["generate", "hi", "--logprobs-of", "processed", "--json"], "logprobs None"),
+        (["generate", "hi", "--n", "0"], "n is 0"),
+        (["generate", "hi", "--n", "2", "--show-drafts"], "--n is 2"),
         (["generate", "hi", "--system", ""], "--system is empty"),
         (["generate", "hi", "--system", "s", "--raw"], "--system needs the chat template"),
         (["generate", "hi", "--json", "--show-drafts"], "use one of the two"),
@@ -380,6 +450,7 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
         (["compare", "--drafters", ""], "--drafters has ''"),
         (["compare", "--drafters", "draft_model"], "name one with --draft-model"),
         (["compare", "--drafters", "ngram", "--draft-model", "x"], "makes no use of --draft-model"),
+        (["compare", "--verification", "rejection"], "use match, or slipstream audit"),
         (["compare", "--limit", "0"], "0 is not in the range"),
         (["compare", "--as", "code_edit"], "name one with --prompts"),
         (["compare", "--as", "prose"], "'prose' is not"),
@@ -420,6 +491,8 @@ def test_bad_models_and_requests_are_one_line(run, tiny, tiny_path, smollm2_path
     expect_error(tiny("generate", "x " * 800), "context is 1024")
     expect_error(tiny("generate", "hi", "--draft-model", smollm2_path), "token")
     expect_error(run("generate", "hi", "--model", tiny_path / "config.json"), "give its directory")
+    expect_error(tiny("generate", "hi", "--regex", "("), "regex is '('")
+    expect_error(tiny("generate", "hi", "--logit-bias", "9999=1"), "logit_bias has token id 9999")
     expect_error(tiny("chat", stdin=b"ab\xff\n"), "UTF-8")
 
 

@@ -103,6 +103,11 @@ def compare(
     Plain decoding and the drafters take turns on each prompt, so that noise of the machine hits all of them. Figures
     are totals over all prompts. Exit code 1 if any output differs.
     """
+    if params.verification != "match":
+        raise OptionError(
+            "--verification rejection keeps the distribution, not the very tokens that compare checks: use match, or "
+            "slipstream audit"
+        )
     names = None if drafters is None else _drafter_names(drafters, engine_options)
     requests = _requests(prompts, limit, workload, raw)
     engine = engine_options.load()
