@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slipstream import DRAFTERS, Engine, Request, SamplingParams
 from slipstream.drafters.draft_model import DraftModelDrafter
-from slipstream.tools.statistics import chi_square_p, same_distribution_p, survival
+from slipstream.tools.statistics import chi_square_p, survival
 from slipstream.types import NO_TOKEN, Draft
 from slipstream.verify import rejection
 
@@ -33,8 +33,10 @@ def test_chi_square_against_published_values() -> None:
         assert survival(quantile, degrees) == pytest.approx(tail, rel=2e-3)
     assert chi_square_p({"a": 50, "b": 50}, {"a": 0.5, "b": 0.5}) == 1
     assert chi_square_p({"a": 1}, {"b": 1.0}) == 0
-    assert same_distribution_p({"a": 500, "b": 500}, {"a": 400, "b": 600}) < 1e-4
-    assert same_distribution_p({"a": 500, "b": 500}, {"a": 510, "b": 490}) > 0.1
+    assert chi_square_p({"a": 60, "b": 40}, {"a": 0.5, "b": 0.5}) == pytest.approx(math.erfc(2 / math.sqrt(2)))
+    rare = {outcome: 0.01 for outcome in range(100)}  # none of them is expected five times
+    assert chi_square_p({7: 100}, rare) < 1e-4
+    assert chi_square_p(dict.fromkeys(range(100), 1), rare) == 1
 
 
 # Exactly -------------------------------------------------------------------------------------------------------------

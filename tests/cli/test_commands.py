@@ -287,6 +287,54 @@ def test_first_difference():
     assert first_difference(2, (1, 2), (1,)) == Difference(2, 1, 2, None)
 
 
+# audit ----------------------------------------------------------------------------------------------------------------
+
+
+def test_audit_json_has_the_agreed_shape(tiny, tiny_path):
+    options = ["--limit", 1, "--draft-model", tiny_path, "--samples", 64, "--max-tokens", 16]
+    report = record(tiny("audit", "--json", *options))
+    assert report["lossless"] is True
+    assert report["runs"] == report["identical"] == 96  # 8 options × 2 drafters × 3 lengths, alone and in a batch
+    assert report["differences"] == []
+    assert all(report["accepted"][name] > 0 for name in ("ngram", "draft_model"))
+    tests = {(test["drafter"], test["verification"]): test for test in report["distribution"]["tests"]}
+    assert set(tests) == {("ngram", "match"), ("draft_model", "match"), ("draft_model", "rejection")}
+    assert all(test["passed"] and test["p_value"] > 1e-4 for test in tests.values())
+    assert set(report["options"]) == {"greedy", "sampled", "hot", "penalised", "banned", "stopped", "regex", "json"}
+
+
+def test_audit_reports_a_difference(tiny, monkeypatch):
+    generate = Engine.generate
+
+    def tampered(engine, prompt, params, *, drafter=None, num_speculative_tokens=None):
+        completion = generate(engine, prompt, params, drafter=drafter, num_speculative_tokens=num_speculative_tokens)
+        if drafter != "ngram" or num_speculative_tokens != 4 or params.typical_p == 1:
+            return completion
+        return replace(completion, token_ids=(*completion.token_ids[:3], 7, *completion.token_ids[4:]))
+
+    monkeypatch.setattr(Engine, "generate", tampered)
+    code, out, _ = tiny("audit", "--json", "--limit", 1, "--max-tokens", 16)
+    report = json.loads(out)
+    assert (code, report["lossless"]) == (1, False)
+    [difference] = report["differences"]
+    assert (difference["options"], difference["what"], difference["position"]) == ("hot", "token_ids", 3)
+    assert (difference["drafter"], difference["num_speculative_tokens"], difference["batched"]) == ("ngram", 4, False)
+    assert difference["drafted"] == 7
+    code, out, _ = tiny("audit", "--limit", 1, "--max-tokens", 16)
+    assert code == 1
+    assert "NOT lossless" in out
+    assert "hot, ngram with 4: token_ids differ at position 3" in " ".join(out.split())
+
+
+def test_audit_notices_a_wrong_distribution(tiny, monkeypatch):
+    """Draws that don't depend on the seed are no draws."""
+    monkeypatch.setattr("slipstream.engine.derived_seed", lambda seed, index: seed)
+    code, out, _ = tiny("audit", "--json", "--limit", 1, "--max-tokens", 16, "--samples", 128)
+    report = json.loads(out)
+    assert (code, report["differences"]) == (1, [])
+    assert [test["passed"] for test in report["distribution"]["tests"]] == [False]
+
+
 # demo -----------------------------------------------------------------------------------------------------------------
 
 
@@ -455,6 +503,8 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
         (["compare", "--as", "code_edit"], "name one with --prompts"),
         (["compare", "--as", "prose"], "'prose' is not"),
         (["compare", "--prompts", "absent.jsonl"], "absent.jsonl can't be read"),
+        (["audit", "--drafters", "magic"], "--drafters has 'magic'"),
+        (["audit", "--max-tokens", "2"], "2 is not in the range"),
         (["demo", "--drafter", "null"], "name another drafter"),
         (["models", "extra"], "unexpected extra argument"),
     ],

@@ -1,14 +1,15 @@
-"""Chi-square tests: do draws follow a distribution, do two sets of draws follow the same one."""
+"""Chi-square tests: do draws follow a distribution?"""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["chi_square_p", "same_distribution_p", "survival"]
+__all__ = ["chi_square_p", "survival"]
 
-Counts = Mapping[Hashable, float]
+Counts = Mapping[Any, float]
 
 LEAST_EXPECTED = 5.0
-"""Cells with a smaller expected count are thrown together: the test is only good above (Cochran, 1954)."""
+"""Outcomes are thrown together until so many are expected of them: the test is only good above (Cochran, 1954)."""
 
 
 def chi_square_p(observed: Counts, expected: Counts) -> float:
@@ -20,43 +21,18 @@ def chi_square_p(observed: Counts, expected: Counts) -> float:
     draws = sum(observed.values())
     if any(count and not expected.get(outcome) for outcome, count in observed.items()):
         return 0.0
-    cells = [(observed.get(outcome, 0), probability * draws) for outcome, probability in expected.items()]
-    large = [cell for cell in cells if cell[1] >= LEAST_EXPECTED]
-    small = [cell for cell in cells if cell[1] < LEAST_EXPECTED]
-    if small:
-        rest = (sum(count for count, _ in small), sum(mean for _, mean in small))
-        if rest[1] >= LEAST_EXPECTED or not large:
-            large.append(rest)
-        else:
-            last = large.pop(min(range(len(large)), key=lambda at: large[at][1]))
-            large.append((last[0] + rest[0], last[1] + rest[1]))
-    statistic = sum((count - mean) ** 2 / mean for count, mean in large if mean)
-    return survival(statistic, len(large) - 1)
-
-
-def same_distribution_p(one: Counts, other: Counts) -> float:
-    """The probability that two sets of draws from one distribution differ at least as much as these two do."""
-    draws = (sum(one.values()), sum(other.values()))
-    total = sum(draws)
-    cells: list[tuple[float, float]] = []
-    rest = (0.0, 0.0)
-    for outcome in {**one, **other}:
-        cell = (one.get(outcome, 0), other.get(outcome, 0))
-        if min(draws) * sum(cell) / total >= LEAST_EXPECTED:
-            cells.append(cell)
-        else:
-            rest = (rest[0] + cell[0], rest[1] + cell[1])
-    if min(draws) * sum(rest) / total >= LEAST_EXPECTED or not cells:
-        cells.append(rest)
-    elif sum(rest):
-        last = cells.pop(min(range(len(cells)), key=lambda at: sum(cells[at])))
-        cells.append((last[0] + rest[0], last[1] + rest[1]))
-    statistic = 0.0
-    for cell in cells:
-        for count, of in zip(cell, draws, strict=True):
-            mean = of * sum(cell) / total
-            statistic += (count - mean) ** 2 / mean if mean else 0.0
-    return survival(statistic, len(cells) - 1)
+    bins: list[tuple[float, float]] = []  # (count, expected count): outcomes thrown together until they are enough
+    count = mean = 0.0
+    for outcome in sorted(expected, key=lambda outcome: (-expected[outcome], outcome)):
+        count += observed.get(outcome, 0)
+        mean += expected[outcome] * draws
+        if mean >= LEAST_EXPECTED:
+            bins.append((count, mean))
+            count = mean = 0.0
+    if bins:
+        last = bins.pop()
+        bins.append((last[0] + count, last[1] + mean))
+    return survival(sum((count - mean) ** 2 / mean for count, mean in bins), len(bins) - 1)
 
 
 def survival(statistic: float, degrees: int) -> float:
