@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from slipstream import DRAFTERS, Engine, Request, SamplingParams
 from slipstream.drafters.draft_model import DraftModelDrafter
+from slipstream.sampling import Sampler
 from slipstream.tools.statistics import chi_square_p, survival
 from slipstream.types import NO_TOKEN, Draft
 from slipstream.verify import rejection
@@ -143,6 +144,18 @@ def test_rejection_where_nothing_can_follow() -> None:
         lambda node, drafted: 0,
     )
     assert (verdict.accepted, verdict.tokens) == ((0,), (0, NO_TOKEN))
+
+
+def test_how_often_coupled_draws_agree() -> None:
+    """The formula in docs/lossless.md, and its bound: a drafter and the target that share their noise."""
+    target, drafter = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.3, 0.4, 0.1, 0.2])
+    samplers = [Sampler(SamplingParams(temperature=1.0), seed, 0) for seed in range(20_000)]
+    rows = [np.log(probs).astype(np.float32) for probs in (target, drafter)]
+    agree = sum(sampler.choose(rows[0], []) == sampler.choose(rows[1], []) for sampler in samplers) / len(samplers)
+    rate = sum(1 / np.maximum(target / target[token], drafter / drafter[token]).sum() for token in range(4))
+    distance = np.abs(target - drafter).sum() / 2
+    assert agree == pytest.approx(rate, abs=0.014)  # four standard deviations
+    assert (1 - distance) / (1 + distance) <= rate <= 1 - distance
 
 
 # Through the engine --------------------------------------------------------------------------------------------------

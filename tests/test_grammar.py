@@ -36,7 +36,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 def compiled(engine: Engine, **options: object) -> Grammar:
-    grammar = engine._grammar_compiler().compile(SamplingParams(**options), 1000)
+    grammar = engine._grammars.compile(SamplingParams(**options), 1000)
     assert grammar is not None
     return grammar
 

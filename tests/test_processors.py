@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from slipstream import SamplingParams, processors
 from slipstream.sampling import Sampler
 from slipstream.types import NO_TOKEN
+from slipstream.vocabulary import Vocabulary
 
 VOCAB = 8
 tokens = st.lists(st.integers(0, VOCAB - 1), max_size=20)
@@ -63,11 +64,11 @@ PIECES = [b"a", b"b", b"ab", b"ba", b"", "é".encode()[:1], "é".encode()[1:], b
 def test_bad_words(output, words) -> None:
     """Exactly the tokens that would bring a bad word into the text are banned, however it is split."""
     words = [word.encode() for word in words]
-    bad_words = processors.BadWords(words, PIECES)
+    bad_words = processors.BadWords(words, Vocabulary(PIECES))
     clean: list[int] = []
     for token in output:
         logits = np.zeros(len(PIECES), np.float32)
-        bad_words.ban(logits, clean, PIECES.__getitem__)
+        bad_words.ban(logits, clean)
         text = b"".join(PIECES[at] for at in clean)
         for candidate, piece in enumerate(PIECES):
             assert (logits[candidate] == -np.inf) == any(word in text + piece for word in words)
@@ -137,3 +138,19 @@ def test_min_tokens_ban_the_end(temperature: float) -> None:
     params = SamplingParams(min_tokens=2, temperature=temperature)
     sampler = Sampler(params, 0, 1, end_ids={1})
     assert [sampler.choose(logits, [0] * length) == 1 for length in (1, 2, 3)] == [False, False, True]
+
+
+@given(st.text("abé", max_size=9))
+def test_fewest_tokens(text) -> None:
+    """Against trying all ways of splitting; the last token may go on behind the text."""
+    data = text.encode()
+
+    def fewest(rest: bytes) -> int:
+        if not rest:
+            return 0
+        ways = [piece for piece in PIECES if piece and rest.startswith(piece)]
+        if any(piece.startswith(rest) for piece in PIECES):
+            return 1
+        return 1 + min(fewest(rest[len(piece) :]) for piece in ways)
+
+    assert Vocabulary(PIECES).fewest_tokens(data) == fewest(data)

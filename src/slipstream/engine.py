@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from slipstream.types import (
     Verdict,
 )
 from slipstream.verify import match, rejection
+from slipstream.vocabulary import Vocabulary
 
 __all__ = ["DTYPES", "Engine"]
 
@@ -77,8 +79,6 @@ class Engine:
         self.eos_token_ids = frozenset((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids))
         self.scheduler = Scheduler(max_batch_size)
         self._drafters: dict[str, Drafter] = {}
-        self._vocabulary: list[bytes] = []  # each token's bytes, once a request needs them all
-        self._grammars: GrammarCompiler | None = None
         self._models = models
         self._ids = count()
         self._inbox: dict[int, deque[StepOutput]] = defaultdict(deque)
@@ -376,9 +376,9 @@ class Engine:
             self._check_ids(f"{name} has", token_ids)
         drafter = self._drafter(request.drafter or self.default_drafter)
         end_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
-        grammar = self._grammar_compiler().compile(params, max_tokens) if params.has_grammar else None
+        grammar = self._grammars.compile(params, max_tokens) if params.has_grammar else None
         words = [word.encode() for word in params.bad_words]
-        bad_words = BadWords(words, self._token_texts()) if words else None
+        bad_words = BadWords(words, self._vocabulary) if words else None
         seed = secrets.randbits(32) if params.seed is None else params.seed
         wants_prompt = params.prompt_logprobs is not None or (params.echo and params.logprobs is not None)
         sequences = []
@@ -390,7 +390,6 @@ class Engine:
                 len(tokens),
                 end_ids=end_ids,
                 bad_words=bad_words,
-                token_bytes=self.tokenizer.token_bytes,
                 allowed=own_grammar.allowed if own_grammar else None,
             )
             history = History(list(tokens), len(tokens), limit, sampler)
@@ -411,21 +410,14 @@ class Engine:
             )
         return sequences
 
-    def _token_texts(self) -> list[bytes]:
-        """Every token's bytes."""
-        if not self._vocabulary:
-            self._vocabulary = [self.tokenizer.token_bytes(token) for token in range(self.tokenizer.vocab_size)]
-        return self._vocabulary
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary([self.tokenizer.token_bytes(token) for token in range(self.tokenizer.vocab_size)])
 
-    def _grammar_compiler(self) -> GrammarCompiler:
-        if self._grammars is None:
-            self._grammars = GrammarCompiler(
-                self._token_texts(),
-                self.tokenizer.control_token_ids | self.eos_token_ids,
-                self.eos_token_ids,
-                self.tokenizer.encode_part,
-            )
-        return self._grammars
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        controls = self.tokenizer.control_token_ids | self.eos_token_ids
+        return GrammarCompiler(self._vocabulary, controls, self.eos_token_ids, self.tokenizer.encode_part)
 
     def _check_ids(self, what: str, token_ids: Iterable[int]) -> None:
         for token in token_ids:

@@ -6,7 +6,6 @@ outputs that never come to be, and nothing needs to be told what was rejected.
 """
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from slipstream.errors import OptionError
 from slipstream.types import SamplingParams
+from slipstream.vocabulary import Vocabulary
 
 __all__ = ["Grammar", "GrammarCompiler"]
 
@@ -79,18 +79,17 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        vocabulary: Sequence[bytes],
+        vocabulary: Vocabulary,
         control_ids: Collection[int],
         eos_ids: Collection[int],
         encode: Callable[[str], list[int]],
     ) -> None:
-        """vocabulary: each token's bytes, none for tokens without text. encode: text to tokens, nothing around them."""
+        """encode: text to tokens, nothing around them."""
         self._vocabulary = vocabulary
         self._control_ids = control_ids
         self._eos_ids = sorted(eos_ids)
         self._encode = encode
         self._tokenizer: LLTokenizer | None = None
-        self._texts: list[bytes] = []  # of the vocabulary, sorted
 
     def compile(self, params: SamplingParams, max_tokens: int) -> Grammar | None:
         """The grammar that a request asks for; None where it asks for none.
@@ -121,41 +120,22 @@ class GrammarCompiler:
             raise refuse("no text follows it", f"give a {name} that some text follows")
         if set(np.flatnonzero(allowed).tolist()) <= set(self._eos_ids):
             raise refuse("only the empty text follows it", f"give a {name} that some text follows")
-        needed = self._fewest_tokens(matcher.compute_ff_bytes(), max_tokens)
-        if needed > max_tokens:
+        forced = matcher.compute_ff_bytes()
+        if len(forced) > max_tokens and (needed := self._vocabulary.fewest_tokens(forced)) > max_tokens:
             raise refuse(f"it needs at least {needed} tokens and {max_tokens} are allowed", "allow more")
         return grammar
 
     def _ll_tokenizer(self) -> LLTokenizer:
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(
-                _Vocabulary(self._vocabulary, self._control_ids, self._eos_ids, self._encode),  # type: ignore[arg-type]
+                _Wrapper(self._vocabulary.texts, self._control_ids, self._eos_ids, self._encode),  # type: ignore[arg-type]
                 n_vocab=len(self._vocabulary),
                 eos_token=self._eos_ids,
             )
-            self._texts = sorted(text for text in self._vocabulary if text)
         return self._tokenizer
 
-    def _fewest_tokens(self, text: bytes, enough: int) -> int:
-        """The fewest tokens whose bytes begin with text; 0 where it is clear that `enough` are enough."""
-        if len(text) <= enough:
-            return 0
-        known, longest = set(self._texts), max(map(len, self._texts))
-        fewest: list[float] = [0.0] + [np.inf] * len(text)  # for each beginning of text
-        for end in range(1, len(text) + 1):
-            for begin in range(max(0, end - longest), end):
-                part = text[begin:end]
-                if fewest[begin] + 1 < fewest[end] and (part in known or (end == len(text) and self._begins(part))):
-                    fewest[end] = fewest[begin] + 1
-        return int(min(fewest[-1], len(text)))
 
-    def _begins(self, part: bytes) -> bool:
-        """Whether some token begins with this."""
-        at = bisect_left(self._texts, part)
-        return at < len(self._texts) and self._texts[at].startswith(part)
-
-
-class _Vocabulary:
+class _Wrapper:
     """The shape in which llguidance takes a tokenizer."""
 
     is_tokenizer_wrapper = True

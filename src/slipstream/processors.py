@@ -5,11 +5,12 @@ position on its path). Nothing is carried from one position to the next, so noth
 steps run in the order in which they stand here; slipstream.sampling runs them, then the grammar, then the filters.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.vocabulary import Vocabulary
 
 __all__ = ["BadWords", "add_bias", "ban", "ban_repeated_ngrams", "penalise"]
 
@@ -71,33 +72,26 @@ class BadWords:
     begins and however it is split into tokens. Like stop strings, bad words are found inside longer words too.
     """
 
-    def __init__(self, words: Collection[bytes], vocabulary: Sequence[bytes]) -> None:
-        """vocabulary: each token's bytes, none for tokens without text."""
+    def __init__(self, words: Collection[bytes], vocabulary: Vocabulary) -> None:
+        self._texts = vocabulary.texts
         self._longest = max(map(len, words), default=0)
-        self._inside = np.array(
-            [token for token, text in enumerate(vocabulary) if any(word in text for word in words)], np.intp
-        )
-        # A word that began before: for each of its beginnings, the tokens that start with the rest of it.
-        order = sorted(range(len(vocabulary)), key=vocabulary.__getitem__)
-        texts = [vocabulary[token] for token in order]
-        self._after: list[tuple[bytes, NDArray[np.intp]]] = []
-        for word in words:
-            for cut in range(1, len(word)):
-                rest = word[cut:]
-                first = end = bisect_left(texts, rest)
-                while end < len(texts) and texts[end].startswith(rest):
-                    end += 1
-                if end > first:
-                    self._after.append((word[:cut], np.array(order[first:end], np.intp)))
+        self._inside = np.unique([token for word in words for token in vocabulary.containing(word)]).astype(np.intp)
+        # Where a word began before: for each of its beginnings, the tokens that start with the rest of it.
+        self._after = [
+            (word[:cut], np.array(tokens, np.intp))
+            for word in words
+            for cut in range(1, len(word))
+            if (tokens := vocabulary.starting_with(word[cut:]))
+        ]
 
-    def ban(self, logits: Logits, output: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:
+    def ban(self, logits: Logits, output: Sequence[int]) -> None:
         """Bans, in place, every token that would complete a bad word after these output tokens."""
         logits[self._inside] = -np.inf
         tail = b""
         for token in reversed(output):
             if len(tail) >= self._longest:
                 break
-            tail = token_bytes(token) + tail
+            tail = self._texts[token] + tail
         for beginning, tokens in self._after:
             if tail.endswith(beginning):
                 logits[tokens] = -np.inf

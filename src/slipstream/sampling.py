@@ -45,17 +45,15 @@ class Sampler:
         *,
         end_ids: Collection[int] = (),
         bad_words: processors.BadWords | None = None,
-        token_bytes: Callable[[int], bytes] = lambda token: b"",
         allowed: Mask | None = None,
     ) -> None:
-        """end_ids: the tokens that end the completion. bad_words: those of params, compiled, with token_bytes, each
-        token's bytes. allowed: the grammar of params, as the mask of the tokens that may follow an output."""
+        """end_ids: the tokens that end the completion. bad_words: those of params, compiled. allowed: the grammar of
+        params, as the mask of the tokens that may follow an output."""
         self.params = params
         self.seed = seed
         self._num_prompt_tokens = num_prompt_tokens
         self._end_ids = end_ids
         self._bad_words = bad_words
-        self._token_bytes = token_bytes
         self._allowed = allowed
         self._penalises = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1, 0, 0)
         self._adjusts = bool(
@@ -167,7 +165,7 @@ class Sampler:
         if params.no_repeat_ngram_size:
             processors.ban_repeated_ngrams(logits, prefix, params.no_repeat_ngram_size)
         if self._bad_words:
-            self._bad_words.ban(logits, output, self._token_bytes)
+            self._bad_words.ban(logits, output)
         if len(output) < params.min_tokens:
             processors.ban(logits, self._end_ids)
         if self._allowed:
