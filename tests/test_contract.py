@@ -171,6 +171,48 @@ def test_the_matrix_is_pairwise() -> None:
         assert len(met) == len(MATRIX[one]) * len(MATRIX[other])
 
 
+def test_strangers_in_one_batch(noisy: Engine) -> None:
+    """Requests with all kinds of options, drafters and lengths together, each as if it were alone."""
+    drafters = list(DRAFTERS)
+    requests = [
+        Request(PROMPT[at % 5 :], merged(parts, seed=at), drafters[at % len(drafters)], 1 + at % 16)
+        for at, parts in enumerate(COMBINATIONS)
+    ]
+    for request, together in zip(requests, noisy.generate_batch(requests), strict=True):
+        assert facts(together) == facts(noisy.generate(request.prompt, request.params, drafter="null"))
+
+
+@pytest.mark.parametrize("end", ["token", "string", "length"])
+def test_every_end_in_a_block(engine: Engine, end: str) -> None:
+    """Wherever a block is cut, ids, text, logprobs and usage are cut alike."""
+    values: dict[str, Any] = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": 1}
+    free = engine.generate(PROMPT, SamplingParams(**values, max_tokens=20), drafter="null")
+    for index in range(1, 14):
+        token = free.token_ids[index]
+        text = engine.tokenizer.decode([token])
+        ended = {"token": {"stop_token_ids": (token,)}, "string": {"stop": (text,)}, "length": {"max_tokens": index}}
+        params = SamplingParams(**{**values, "max_tokens": 20, **ended[end]})
+        plain = engine.generate(PROMPT, params, drafter="null")
+        sound(engine, params, plain)
+        assert plain.logprobs == (free.logprobs or ())[: len(plain.token_ids)]
+        assert plain.token_ids == free.token_ids[: len(plain.token_ids)]
+        if end == "token":
+            assert len(plain.token_ids) == free.token_ids.index(token)
+        for drafter in DRAFTERS:
+            for length in (2, 5, 16):
+                stream = engine.stream(PROMPT, params, drafter=drafter, num_speculative_tokens=length)
+                assert facts(streamed(list(stream))) == facts(plain)
+
+
+def test_a_model_without_an_end(tmp_path: Path) -> None:
+    engine = Engine.load(tiny.make(tmp_path / "endless"))
+    engine.eos_token_ids = frozenset()
+    params = SamplingParams(max_tokens=30, min_tokens=30, repetition_penalty=0.5, seed=1)
+    plain = engine.generate(PROMPT, params, drafter="null")
+    assert len(plain.token_ids) == 30
+    assert facts(engine.generate(PROMPT, params, drafter="ngram")) == facts(plain)
+
+
 anything = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in MATRIX.items()})
 
 

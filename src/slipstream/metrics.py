@@ -2,7 +2,7 @@
 
 target_passes  passes of the target that gave the request at least one token (so plain decoding has one a token)
 committed      tokens that those passes gave, a closing end-of-sequence token included
-drafted        draft nodes that a pass scored
+drafted        draft nodes that a pass scored, be they a drafter's or what a grammar forces
 accepted       drafted nodes whose token was committed
 rejected       drafted nodes that the target turned down, and those that hang from them
 unverified     drafted nodes behind the point where the request stopped
