@@ -10,7 +10,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
 NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
 
-.PHONY: help demo test test-transformers test-qwen lint types imports format native constraints clean
+.PHONY: help demo test test-transformers test-qwen sanitize lint types imports format native constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
@@ -27,6 +27,17 @@ test-transformers: $(VENV)/installed-transformers ## compare logits with transfo
 
 test-qwen: $(VENV)/installed-dev ## run the tests that need the Qwen2.5-Coder pair
 	@$(BIN)/python -m pytest -m qwen -rs
+
+# `python -S` leaves out the hook of the editable installation, so that the package comes from build/sanitize.
+sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and undefined-behaviour sanitizers
+	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSLIPSTREAM_SANITIZE=ON -DCMAKE_BUILD_TYPE=Release \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) >build/sanitize.log
+	@$(BIN)/cmake --build build/sanitize >>build/sanitize.log
+	@rm -rf build/sanitize/site && mkdir build/sanitize/site && cp -r src/slipstream build/sanitize/site/
+	@cp build/sanitize/_native*.so build/sanitize/site/slipstream/kernels/
+	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import numpy, pathlib; print(pathlib.Path(numpy.__file__).parent.parent)') \
+	  $(BIN)/python -S -m pytest tests/kernels -p no:cacheprovider
 
 lint: $(VENV)/installed-dev ## check style: ruff, clang-format
 	@$(BIN)/ruff check

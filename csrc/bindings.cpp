@@ -22,6 +22,7 @@ using namespace nb::literals;
 using namespace slipstream;
 
 void bind_sampling(nb::module_& m);  // sampling_bindings.cpp
+void bind_probe(nb::module_& m);     // probe.cpp
 
 namespace {
 
@@ -492,4 +493,5 @@ NB_MODULE(_native, m) {
     m.def("attention", &attention, "q"_a, "rows"_a, "layer"_a, "scale"_a);
     m.def("run_layers", &layers_over, "x"_a, "layers"_a, "rows"_a);
     bind_sampling(m);
+    bind_probe(m);
 }

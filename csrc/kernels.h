@@ -90,7 +90,9 @@ constexpr int64_t linear_scratch() {
     return int64_t{2} * ROW_CHUNK * PANEL_GROUP * PANEL;
 }
 // Floats between the scores of two queries: an odd number of cache lines, so that they don't compete for a cache set.
-SLIPSTREAM_INLINE int64_t score_stride(int64_t most_keys) { return (most_keys + 31) / 32 * 32 + 16; }
+SLIPSTREAM_INLINE int64_t score_stride(int64_t most_keys) {
+    return (most_keys + 31) / 32 * 32 + 16;
+}
 SLIPSTREAM_INLINE int64_t attention_scratch(const Kernels& kernels, int64_t head_dim, int64_t most_keys) {
     return kernels.attention_queries * (head_dim + score_stride(most_keys));
 }

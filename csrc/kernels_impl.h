@@ -168,9 +168,9 @@ void products(const Source& source, const float* x, int64_t rows, int64_t in_fea
               int64_t panel_count, float* sums) {
     const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, most = (rows + tiles - 1) / tiles;
     const int64_t panel_bytes = in_features * source.step(), stretch = AHEAD_BYTES / source.step();
-    const int64_t block = tiles > 1                 ? BLOCK_BYTES / source.step()
+    const int64_t block = tiles > 1               ? BLOCK_BYTES / source.step()
                           : in_features > stretch ? in_features - stretch
-                                                    : in_features;
+                                                  : in_features;
     for (int64_t p = 0; p < panel_count;) {
         const int64_t beside = min_of(PANELS_BESIDE[most], panel_count - p);
         const std::byte* weights = panels + p * panel_bytes;
@@ -178,7 +178,8 @@ void products(const Source& source, const float* x, int64_t rows, int64_t in_fea
         const std::byte* next_panels = p < panel_count ? panels + p * panel_bytes : weights;
         for (int64_t k = 0; k < in_features; k += block) {
             const int64_t count = min_of(block, in_features - k), bytes = count * source.step();
-            const std::byte* next = k + count == in_features ? next_panels : weights + (tiles > 1 ? bytes : AHEAD_BYTES);
+            const std::byte* next =
+                k + count == in_features ? next_panels : weights + (tiles > 1 ? bytes : AHEAD_BYTES);
             for (int64_t t = 0; t < tiles; ++t) {
                 const int64_t begin = rows * t / tiles, end = rows * (t + 1) / tiles;
                 TILES<Source>.of[end - begin][beside](source, x + begin * in_features + k, in_features, count, weights,

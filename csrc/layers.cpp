@@ -95,7 +95,8 @@ class AttentionUnits {
         const Run& run = *(after - 1);
         const int64_t within = unit - run.first_unit, units = pieces(run.queries, size_);
         const int64_t begin = within % units * size_;
-        kernels().attention(task, run.first_row, within / units, {begin, std::min(begin + size_, run.queries)}, scratch);
+        kernels().attention(task, run.first_row, within / units, {begin, std::min(begin + size_, run.queries)},
+                            scratch);
     }
 
   private:

@@ -18,8 +18,8 @@ namespace slipstream {
 
 namespace {
 
-// Long enough for threads that finish their pieces of an operation one after the other; short enough that a thread whose
-// partner has lost its core to another process soon gives up its own, where the partner can then go on.
+// Long enough for threads that finish their pieces of an operation one after the other; short enough that a thread
+// whose partner has lost its core to another process soon gives up its own, where the partner can then go on.
 constexpr auto SPIN = std::chrono::microseconds(20);
 
 void pause_processor() {

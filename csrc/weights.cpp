@@ -18,7 +18,9 @@ namespace {
 
 constexpr size_t LINE = 64, HUGE_PAGE = size_t{2} << 20, ARENA = size_t{32} << 20;
 
-size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+size_t round_up(size_t bytes, size_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+}
 
 // Memory for a matrix. Small ones are put side by side into huge pages (with ordinary pages, looking up addresses costs
 // a sixth of the time of reading a matrix), which are freed with the last of them.
@@ -68,7 +70,9 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 #endif
 }
 
-void Buffer::Free::operator()(std::byte* memory) const { std::free(memory); }
+void Buffer::Free::operator()(std::byte* memory) const {
+    std::free(memory);
+}
 
 Weight::Weight(const std::byte* rows, const Format& format, int64_t out_features, int64_t in_features, WeightType type,
                const int32_t* row_order)

@@ -22,6 +22,7 @@ __all__ = [
     "isa",
     "linear",
     "pack",
+    "read_through",
     "rms_norm",
     "rope",
     "run_layers",
@@ -63,6 +64,7 @@ gumbel_noise = _backend.gumbel_noise
 isa = _backend.isa
 linear = _backend.linear
 pack = _backend.pack
+read_through = _backend.read_through
 rms_norm = _backend.rms_norm
 rope = _backend.rope
 run_layers = _backend.run_layers

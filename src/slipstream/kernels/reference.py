@@ -516,3 +516,12 @@ def _philox(seed: int, position: int, blocks: NDArray[np.int32]) -> list[NDArray
         ]
         keys = [(key + step) & 0xFFFFFFFF for key, step in zip(keys, (0x9E3779B9, 0xBB67AE85), strict=True)]
     return counter
+
+
+# Measuring ----------------------------------------------------------------------------------------------------------
+
+
+def read_through(data: NDArray[np.uint8]) -> int:
+    """Reads every whole 128 bytes of `data` once, on all threads; the sum of their 64-bit words, modulo 2**64."""
+    whole = data[: len(data) // 128 * 128].view(np.uint64)
+    return int(whole.sum(dtype=np.uint64))
