@@ -119,7 +119,9 @@ def sound(engine: Engine, params: SamplingParams, completion: Completion) -> Non
     """What must hold of any completion by itself."""
     output = completion.token_ids[len(completion.token_ids) - completion.usage.completion_tokens :]
     assert len(completion.token_ids) - len(output) == (completion.usage.prompt_tokens if params.echo else 0)
-    assert engine.tokenizer.decode(completion.token_ids).startswith(completion.text.rstrip("\ufffd"))
+    prompt = completion.token_ids[: len(completion.token_ids) - len(output)]  # with echo
+    text = engine.tokenizer.decode(prompt) + engine.tokenizer.decode(output)
+    assert text == completion.text or (params.stop and text.startswith(completion.text))
     if params.logprobs is not None:
         assert completion.logprobs is not None
         assert len(completion.logprobs) == len(completion.token_ids)
@@ -423,7 +425,8 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
         ({"json_schema": "false"}, "json_schema is 'false'"),
         ({"json_schema": {"enum": []}}, "json_schema"),
         ({"json_schema": "{"}, "json_schema is '{'"),
-        ({"json_schema": {"const": "abcdefgh"}, "max_tokens": 2}, "needs at least"),
+        ({"json_schema": {"const": "abcdefgh"}, "max_tokens": 9}, "it needs at least 10 tokens and 9 are allowed"),
+        ({"regex": "the end[a-z]", "max_tokens": 5}, "it needs at least 6 tokens"),  # the, space, e, n, d, and one more
         ({"json_schema": {"type": object}}, "json_schema"),
     ],
 )

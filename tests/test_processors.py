@@ -138,19 +138,3 @@ def test_min_tokens_ban_the_end(temperature: float) -> None:
     params = SamplingParams(min_tokens=2, temperature=temperature)
     sampler = Sampler(params, 0, 1, end_ids={1})
     assert [sampler.choose(logits, [0] * length) == 1 for length in (1, 2, 3)] == [False, False, True]
-
-
-@given(st.text("abé", max_size=9))
-def test_fewest_tokens(text) -> None:
-    """Against trying all ways of splitting; the last token may go on behind the text."""
-    data = text.encode()
-
-    def fewest(rest: bytes) -> int:
-        if not rest:
-            return 0
-        ways = [piece for piece in PIECES if piece and rest.startswith(piece)]
-        if any(piece.startswith(rest) for piece in PIECES):
-            return 1
-        return 1 + min(fewest(rest[len(piece) :]) for piece in ways)
-
-    assert Vocabulary(PIECES).fewest_tokens(data) == fewest(data)

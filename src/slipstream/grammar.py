@@ -23,6 +23,10 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 write nothing else, and leave fewer tokens that can be foreseen."""
 
 
+MOST_COUNTED = 1000
+"""How far beyond what is allowed the tokens that a grammar needs are counted, to say so in an error."""
+
+
 class Grammar:
     """One request's grammar. All answers depend on their arguments alone; `output` is what was emitted, or may be."""
 
@@ -94,8 +98,8 @@ class GrammarCompiler:
     def compile(self, params: SamplingParams, max_tokens: int) -> Grammar | None:
         """The grammar that a request asks for; None where it asks for none.
 
-        Raises OptionError for one that can't be read, that no text follows, that only the empty text follows, or whose
-        forced beginning takes more than max_tokens tokens.
+        Raises OptionError for one that can't be read, that no text follows, that only the empty text follows, or that
+        needs more than max_tokens tokens for what every text of it begins with.
         """
         name = next((name for name in ("json_schema", "regex", "grammar") if getattr(params, name) is not None), None)
         if name is None:
@@ -110,20 +114,32 @@ class GrammarCompiler:
 
         try:
             matcher = LLMatcher(self._ll_tokenizer(), _SOURCES[name](value), log_level=0)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise refuse(str(error), f"give a valid {name}") from None
         if matcher.is_error():
-            raise refuse(matcher.get_error().splitlines()[0], f"give a valid {name}")
+            raise refuse(_first_reason(matcher.get_error()), f"give a valid {name}")
         grammar = Grammar(matcher, len(self._vocabulary), self._eos_ids)
-        allowed = grammar.allowed([])
-        if not allowed.any():
+        output = self._compulsory(grammar, max_tokens + MOST_COUNTED)
+        follows = np.flatnonzero(grammar.allowed(output))
+        may_end = any(token in self._eos_ids for token in follows)
+        if not len(follows):
             raise refuse("no text follows it", f"give a {name} that some text follows")
-        if set(np.flatnonzero(allowed).tolist()) <= set(self._eos_ids):
+        if not output and may_end and set(follows.tolist()) <= set(self._eos_ids):
             raise refuse("only the empty text follows it", f"give a {name} that some text follows")
-        forced = matcher.compute_ff_bytes()
-        if len(forced) > max_tokens and (needed := self._vocabulary.fewest_tokens(forced)) > max_tokens:
+        needed = len(output) + (not may_end)
+        if needed > max_tokens:
             raise refuse(f"it needs at least {needed} tokens and {max_tokens} are allowed", "allow more")
         return grammar
+
+    def _compulsory(self, grammar: Grammar, most: int) -> list[int]:
+        """The tokens that every output begins with, at most so many."""
+        output: list[int] = []
+        while len(output) < most:
+            follows = np.flatnonzero(grammar.allowed(output))
+            if len(follows) != 1 or follows[0] in self._eos_ids:
+                break
+            output.append(int(follows[0]))
+        return output
 
     def _ll_tokenizer(self) -> LLTokenizer:
         if self._tokenizer is None:
@@ -133,6 +149,16 @@ class GrammarCompiler:
                 eos_token=self._eos_ids,
             )
         return self._tokenizer
+
+
+def _first_reason(error: str) -> str:
+    """One line of a report of several."""
+    first, *others = error.splitlines()
+    if not first.endswith(":"):
+        return first
+    return next(
+        (line.removeprefix("error: ") for line in others if line.startswith("error: ")), first.removesuffix(":")
+    )
 
 
 class _Wrapper:

@@ -27,8 +27,8 @@ Logits = NDArray[np.float32]  # (vocab,)
 Probs = NDArray[np.float64]  # (vocab,)
 Mask = Callable[[Sequence[int]], NDArray[np.bool_]]
 
-TARGET, DRAFT, ACCEPTANCE, RESIDUAL = (stream << 56 for stream in range(4))
-"""What is added to an output position to draw from one stream or another."""
+DRAFT, ACCEPTANCE, RESIDUAL = (stream << 56 for stream in (1, 2, 3))
+"""What is added to an output position to draw from a stream of its own; the target's own draws are at 0."""
 
 
 class Sampler:

@@ -361,7 +361,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request. Decoding token_ids gives text, except that text ends exactly where a stop string begins.
+    """A finished request. Decoding token_ids gives text, except that text ends exactly where a stop string begins (and
+    that an echoed prompt which ends in half a character isn't joined with the output).
 
     finish_reason    "stop" (end-of-sequence token, stop token or stop string, none of which is in token_ids or text),
                      "length" (max_tokens or the context limit), or "blocked" (bans and grammar left no token to go on)

@@ -28,27 +28,7 @@ class Vocabulary:
         """The tokens that hold this somewhere."""
         return [token for token, text in enumerate(self.texts) if part in text]
 
-    def fewest_tokens(self, text: bytes) -> int:
-        """The fewest tokens whose bytes together begin with text. Every byte counts as a token of its own."""
-        fewest = [0] * (len(text) + 1)  # for each beginning of text
-        for end in range(1, len(text) + 1):
-            fewest[end] = fewest[end - 1] + 1
-            for begin in range(max(0, end - self._longest), end - 1):
-                if fewest[begin] + 1 < fewest[end]:
-                    part = text[begin:end]
-                    if part in self._known or (end == len(text) and self.starting_with(part)):
-                        fewest[end] = fewest[begin] + 1
-        return fewest[-1]
-
     @cached_property
     def _sorted(self) -> tuple[list[bytes], list[int]]:
         tokens = sorted(range(len(self.texts)), key=self.texts.__getitem__)
         return [self.texts[token] for token in tokens], tokens
-
-    @cached_property
-    def _known(self) -> frozenset[bytes]:
-        return frozenset(self.texts)
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self.texts), default=0)
