@@ -6,7 +6,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -23,13 +22,20 @@ from slipstream.models.checkpoint import Progress, open_checkpoint
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.models.default_model import DEFAULT_MODEL
 from slipstream.models.tokenizer import Tokenizer
+from slipstream.passes import (
+    Verified,
+    echoed_logprobs,
+    take_prompt_logprobs,
+    verified,
+    wanted_logits,
+    with_top,
+    within_grammar,
+)
 from slipstream.processors import BadWords
-from slipstream.sampling import Sampler, derived_seed, raw_logprob
+from slipstream.sampling import Sampler, derived_seed
 from slipstream.scheduler import Scheduled, Scheduler, Sequence
 from slipstream.stopping import StopChecker
-from slipstream.tree import is_chain
 from slipstream.types import (
-    ROOT,
     Completion,
     Draft,
     Origin,
@@ -39,11 +45,9 @@ from slipstream.types import (
     SamplingParams,
     SpeculationStats,
     StepOutput,
-    TokenLogprob,
     Usage,
     Verdict,
 )
-from slipstream.verify import match, rejection
 from slipstream.vocabulary import Vocabulary
 
 __all__ = ["DTYPES", "Engine"]
@@ -52,9 +56,6 @@ DTYPES = ("auto", "bf16", "f32")
 """Weight precisions: auto is bf16."""
 
 NO_DRAFT = Draft.chain(())
-
-Verified = tuple[Verdict, list[TokenLogprob | None]]
-"""A request's verdict and an entry for each of its tokens, None where it asked for none."""
 
 
 class Engine:
@@ -208,8 +209,8 @@ class Engine:
             batch = self.scheduler.next_batch()
             drafts = self._propose(batch)
             logits = self._score(batch, drafts)
-            verified = self._verify(batch, drafts, logits)
-            return self._commit(batch, drafts, verified)
+            verdicts = self._verify(batch, drafts, logits)
+            return self._commit(batch, drafts, verdicts)
 
     def _propose(self, batch: list[Scheduled]) -> list[Draft]:
         """One draft for each request. Requests of one drafter go to it together."""
@@ -223,7 +224,7 @@ class Engine:
             states = [sequence.draft_state for sequence in sequences]
             lengths = [sequence.draft_limit for sequence in sequences]
             for at, draft in zip(places, drafter.propose(states, lengths), strict=True):
-                drafts[at] = _within_grammar(batch[at].sequence, draft)
+                drafts[at] = within_grammar(batch[at].sequence, draft)
         return drafts
 
     def _score(self, batch: list[Scheduled], drafts: list[Draft]) -> list[NDArray[np.float32]]:
@@ -244,26 +245,26 @@ class Engine:
                     sequence.cache,
                     np.concatenate([np.asarray(pending, np.int32), draft.tokens]),
                     np.concatenate([np.arange(-1, rows - 1, dtype=np.int32), draft.parents + np.int32(rows)]),
-                    num_logits=_wanted_logits(scheduled, draft),
+                    num_logits=wanted_logits(scheduled, draft),
                 )
             )
         logits = self.target.forward(segments)[:, : self.tokenizer.vocab_size]  # padding ids are no tokens
         of_each = np.split(logits, np.cumsum([segment.num_logits for segment in segments])[:-1])
-        return [_take_prompt_logprobs(*parts) for parts in zip(batch, drafts, of_each, strict=True)]
+        return [take_prompt_logprobs(*parts) for parts in zip(batch, drafts, of_each, strict=True)]
 
     def _verify(
         self, batch: list[Scheduled], drafts: list[Draft], logits: list[NDArray[np.float32]]
     ) -> list[Verified | None]:
         """One verdict for each request, and its tokens' logprobs; None where the prompt isn't through yet."""
-        verified: list[Verified | None] = []
-        for scheduled, draft, rows in zip(batch, drafts, logits, strict=True):
-            verified.append(_verified(scheduled.sequence, draft, rows) if scheduled.decodes else None)
-        return verified
+        return [
+            verified(scheduled.sequence, draft, rows) if scheduled.decodes else None
+            for scheduled, draft, rows in zip(batch, drafts, logits, strict=True)
+        ]
 
-    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verified: list[Verified | None]) -> list[StepOutput]:
+    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verdicts: list[Verified | None]) -> list[StepOutput]:
         """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
         outputs = []
-        for scheduled, draft, decided in zip(batch, drafts, verified, strict=True):
+        for scheduled, draft, decided in zip(batch, drafts, verdicts, strict=True):
             sequence, rows = scheduled.sequence, range(scheduled.rows)
             if decided is None:
                 sequence.cache.keep(rows)
@@ -292,7 +293,7 @@ class Engine:
         refused = () if finished else (node for node in range(len(draft)) if node not in verdict.accepted)
         completion = self._complete(sequence) if finished else None
         is_first = sequence.stats.target_passes <= 1
-        echoed = self._echo(sequence) if is_first and sequence.history.sampler.params.echo else ()
+        echoed = self._echo(sequence) if is_first and sequence.params.echo else ()
         return StepOutput(
             sequence.request_id,
             (*echoed, *sequence.stop.release()),
@@ -305,16 +306,16 @@ class Engine:
         """The prompt, in the pieces that a completion is streamed in."""
         prompt = sequence.history.tokens[: sequence.history.num_prompt_tokens]
         pieces = StopChecker(len(prompt), (), (), self.tokenizer.token_bytes)
-        for token, logprob in zip(prompt, _echoed_logprobs(sequence) or [None] * len(prompt), strict=True):
+        for token, logprob in zip(prompt, echoed_logprobs(sequence) or [None] * len(prompt), strict=True):
             pieces.push(token, "prompt", logprob)
         return pieces.release()
 
     def _complete(self, sequence: Sequence) -> Completion:
         self.scheduler.retire(sequence.request_id)
-        stop, history, params = sequence.stop, sequence.history, sequence.history.sampler.params
+        stop, history, params = sequence.stop, sequence.history, sequence.params
         assert stop.finish_reason is not None
         echoed = history.tokens[: history.num_prompt_tokens] if params.echo else []
-        logprobs = None if params.logprobs is None else (*_echoed_logprobs(sequence), *stop.logprobs)
+        logprobs = None if params.logprobs is None else (*echoed_logprobs(sequence), *stop.logprobs)
         return Completion(
             text=self.tokenizer.decode(echoed) + stop.text,
             token_ids=(*echoed, *stop.token_ids),
@@ -325,7 +326,7 @@ class Engine:
             timing=sequence.clock.timing(sequence.stats.committed),
             index=sequence.index,
             logprobs=logprobs,
-            prompt_logprobs=_with_top(sequence.prompt_logprobs, params.prompt_logprobs),
+            prompt_logprobs=with_top(sequence.prompt_logprobs, params.prompt_logprobs),
         )
 
     def _submit(self, sequence: Sequence) -> None:
@@ -441,86 +442,6 @@ class Engine:
         if name not in self._drafters:
             self._drafters[name] = DRAFTERS[name](self._models)
         return self._drafters[name]
-
-
-def _within_grammar(sequence: Sequence, draft: Draft) -> Draft:
-    """The draft without what the request's grammar forbids; what the grammar forces, where the draft has it wrong.
-
-    A draft that was drawn at random is left as it is: choosing among drafts by their tokens would change the
-    distribution that the rule "rejection" relies on.
-    """
-    if sequence.grammar is None or draft.probs is not None or sequence.drafter.name == "null":
-        return draft
-    tokens = draft.tokens.tolist()
-    forced = sequence.grammar.forced(sequence.output)[: sequence.draft_limit]
-    if tokens[: len(forced)] != forced:
-        return Draft.chain(forced)
-    if not is_chain(draft.parents):
-        return draft
-    return Draft.chain(tokens[: sequence.grammar.count_valid(sequence.output, tokens)])
-
-
-def _wanted_logits(scheduled: Scheduled, draft: Draft) -> int:
-    """How many of a segment's last rows need logits."""
-    if scheduled.sequence.prompt_logprobs is not None and scheduled.sequence.pending > 1:
-        return scheduled.rows + len(draft)
-    return 1 + len(draft) if scheduled.decodes else 0
-
-
-def _take_prompt_logprobs(scheduled: Scheduled, draft: Draft, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Notes the logprobs of the prompt's tokens where they are wanted; returns the other rows."""
-    sequence = scheduled.sequence
-    decoding = 1 + len(draft) if scheduled.decodes else 0
-    if sequence.prompt_logprobs is not None:
-        params = sequence.history.sampler.params
-        top = max(params.prompt_logprobs or 0, (params.logprobs or 0) if params.echo else 0)
-        for row in logits[: min(len(logits), scheduled.rows)]:
-            if len(sequence.prompt_logprobs) < sequence.history.num_prompt_tokens:
-                token = sequence.history.tokens[len(sequence.prompt_logprobs)]
-                sequence.prompt_logprobs.append(raw_logprob(row, token, top))
-    return logits[len(logits) - decoding :]
-
-
-def _verified(sequence: Sequence, draft: Draft, logits: NDArray[np.float32]) -> Verified:
-    """What becomes of a draft: row 0 of logits is behind the last committed token, row 1 + i behind node i."""
-    if sequence.stop.finish_reason is not None:  # max_tokens 0: the prompt alone was wanted
-        return Verdict((), ()), []
-    sampler, tokens = sequence.history.sampler, sequence.history.tokens
-
-    def choose(node: int, drafted: SequenceOf[int]) -> int:
-        return sampler.choose(logits[node + 1], tokens, drafted)
-
-    if draft.probs is not None and sampler.rejects:
-        verdict = rejection(
-            draft,
-            lambda node, drafted: sampler.probs(logits[node + 1], tokens, drafted),
-            lambda probability, drafted: sampler.accepts(probability, tokens, drafted),
-            lambda residual, drafted: sampler.correct(residual, tokens, drafted),
-            choose,
-        )
-        sequence.stats.verification = "rejection"
-    else:
-        verdict = match(draft, choose)
-    if sampler.params.logprobs is None:
-        return verdict, [None] * len(verdict.tokens)
-    rows = [ROOT, *verdict.accepted]
-    return verdict, [
-        sampler.logprob(logits[node + 1], tokens, verdict.tokens[:at], token)
-        for at, (node, token) in enumerate(zip(rows, verdict.tokens, strict=True))
-    ]
-
-
-def _with_top(entries: list[TokenLogprob | None] | None, top: int | None) -> tuple[TokenLogprob | None, ...] | None:
-    """The entries with no more than the `top` likeliest tokens each; None if top is."""
-    if entries is None or top is None:
-        return None
-    return tuple(entry and replace(entry, top=entry.top[:top]) for entry in entries)
-
-
-def _echoed_logprobs(sequence: Sequence) -> tuple[TokenLogprob | None, ...]:
-    """The prompt's part of a completion's logprobs."""
-    params = sequence.history.sampler.params
-    return (_with_top(sequence.prompt_logprobs, params.logprobs) if params.echo else None) or ()
 
 
 def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:

@@ -8,7 +8,7 @@ from slipstream.cache import KVCache
 from slipstream.drafters.base import Drafter, History
 from slipstream.grammar import Grammar
 from slipstream.stopping import StopChecker
-from slipstream.types import SpeculationStats, Timing, TokenLogprob
+from slipstream.types import SamplingParams, SpeculationStats, Timing, TokenLogprob
 
 __all__ = ["Clock", "Scheduled", "Scheduler", "Sequence"]
 
@@ -55,6 +55,10 @@ class Sequence:
     grammar: Grammar | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None  # as far as the prompt has been fed; None if not wanted
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.history.sampler.params
 
     @property
     def pending(self) -> int:
