@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream import DRAFTERS, Completion, Engine, OptionError, Request, SamplingParams
+from slipstream.tools.audit import OPTIONS
 from slipstream.types import StepOutput
 
 PROMPT = "the thing in the hand: the thing in the"
@@ -275,6 +276,18 @@ def test_every_option_does_something(noisy: Engine) -> None:
         for w in (1, 20)
     ]
     assert windowed[0].token_ids != windowed[1].token_ids
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_real_model(smollm2: Engine, name: str) -> None:
+    """What `slipstream audit` runs, on SmolLM2."""
+    params = SamplingParams(**OPTIONS[name], seed=3, max_tokens=20)
+    chat = [{"role": "user", "content": "Repeat twice: the pears, the apples. Is the list long?"}]
+    plain = streamed(list(smollm2.stream(chat, params, drafter="null")))
+    sound(smollm2, params, plain)
+    requests = [Request(chat, params, drafter, length) for drafter in ("ngram", "draft_model") for length in (3, 7)]
+    for completion in smollm2.generate_batch(requests):
+        assert facts(completion) == facts(plain)
 
 
 # n ------------------------------------------------------------------------------------------------------------------
