@@ -128,14 +128,25 @@ const float* bias_of(const OptionalArray& bias, const std::string& name, const W
 }
 
 const char* dtype_of(const Weight& weight) {
-    return weight.view().type == WeightType::f32 ? "f32" : "bf16";
+    const WeightType type = weight.view().type;
+    if (is_quantised(type)) return packing_of(type).bits == 4 ? "int4" : "int8";
+    return type == WeightType::f32 ? "f32" : "bf16";
+}
+
+WeightType weight_type(const std::string& dtype, const Format& format, int64_t in_features) {
+    if (dtype == "f32") return WeightType::f32;
+    if (dtype == "bf16") return WeightType::bf16;
+    if (dtype == "auto") return format.native;
+    if (dtype != "int8") fail("dtype must be auto, f32, bf16 or int8, not ", dtype);
+    if (in_features % BLOCK) fail("int8 needs a multiple of ", BLOCK, " columns, not ", in_features);
+    return WeightType::q8_0;
 }
 
 Weight* pack(const Array& data, const std::string& source, int64_t out_features, int64_t in_features,
              const std::string& dtype, const OptionalArray& row_order) {
     const Format& format = format_named(source);
-    if (dtype != "f32" && dtype != "bf16") fail("dtype must be f32 or bf16, not ", dtype);
     const std::byte* bytes = tensor_bytes(data, format, out_features, in_features);
+    const WeightType type = weight_type(dtype, format, in_features);
     std::vector<int32_t> order;
     if (row_order) {
         const int32_t* rows = elements<int32_t>(*row_order, "row_order", {out_features});
@@ -144,8 +155,7 @@ Weight* pack(const Array& data, const std::string& source, int64_t out_features,
             if (row < 0 || row >= out_features) fail("row_order names row ", row, " of ", out_features);
     }
     const nb::gil_scoped_release release;
-    return new Weight(bytes, format, out_features, in_features, dtype == "f32" ? WeightType::f32 : WeightType::bf16,
-                      row_order ? order.data() : nullptr);
+    return new Weight(bytes, format, out_features, in_features, type, row_order ? order.data() : nullptr);
 }
 
 FloatArray unpack(const Array& data, const std::string& source, int64_t rows, int64_t columns) {
@@ -172,7 +182,7 @@ FloatArray embed(const Weight& weight, const Array& tokens) {
 FloatArray linear(const Array& x, const Weight& weight, const OptionalArray& bias) {
     const WeightView view = weight.view();
     const float* in = elements<float>(x, "x", {ANY, view.in_features});
-    Linear task = {in, view, bias_of(bias, "bias", weight), nullptr};
+    Linear task = {in, nullptr, view, bias_of(bias, "bias", weight), nullptr};
     FloatArray out = new_array({x.shape(0), static_cast<size_t>(view.out_features)});
     task.out = out.data();
     const nb::gil_scoped_release release;
@@ -436,7 +446,7 @@ NB_MODULE(_native, m) {
 
     m.def("isa", [] { return kernels().name; });
     m.def("available_isas", [] {
-        const Kernels* levels[4];
+        const Kernels* levels[MOST_LEVELS];
         std::vector<std::string> names;
         for (int i = 0, count = available_levels(levels); i < count; ++i) names.push_back(levels[i]->name);
         return names;

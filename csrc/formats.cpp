@@ -25,13 +25,6 @@ float float_of_bits(uint32_t bits) {
     return x;
 }
 
-float float_of_half(uint16_t half) {
-    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
-    if (rest >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (rest << 13));              // infinity, NaN
-    if (rest >= 0x0400) return float_of_bits(sign | ((rest << 13) + ((127u - 15u) << 23)));  // normal
-    return float_of_bits(sign | bits_of_float(static_cast<float>(rest) * 0x1p-24f));         // subnormal, zero
-}
-
 float half_at(const std::byte* p) {
     return float_of_half(read<uint16_t>(p));
 }
@@ -103,22 +96,13 @@ void from_q5_1(const std::byte* data, int64_t count, float* out) {  // d, m, 32 
     });
 }
 
-// The eight 6-bit scales and minimums of Q4_K and Q5_K, in 12 bytes.
-struct ScaleAndMinimum {
-    float scale, minimum;
-};
-ScaleAndMinimum k_scale(const uint8_t* packed, int group) {
-    if (group < 4) return {static_cast<float>(packed[group] & 63), static_cast<float>(packed[group + 4] & 63)};
-    return {static_cast<float>((packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4)),
-            static_cast<float>((packed[group + 4] >> 4) | (packed[group] >> 6 << 4))};
-}
-
 void from_q4_k(const std::byte* data, int64_t count, float* out) {  // d, dmin, scales, 4 × 32 bytes for 2 × 32 values
     each_block<256, 144>(data, count, out, [](const uint8_t* b, float* y) {
         const float d = half_in(b), dmin = half_in(b + 2);
         for (int group = 0; group < 8; ++group) {
-            const ScaleAndMinimum packed = k_scale(b + 4, group);
-            const float scale = d * packed.scale, minimum = dmin * packed.minimum;
+            const KScale packed = k_scale(b + 4, group);
+            const float scale = d * static_cast<float>(packed.scale),
+                        minimum = dmin * static_cast<float>(packed.minimum);
             const uint8_t* q = b + 16 + group / 2 * 32;
             for (int i = 0; i < 32; ++i) {
                 const int value = group % 2 ? q[i] >> 4 : q[i] & 15;
@@ -131,8 +115,9 @@ void from_q5_k(const std::byte* data, int64_t count, float* out) {  // as Q4_K, 
     each_block<256, 176>(data, count, out, [](const uint8_t* b, float* y) {
         const float d = half_in(b), dmin = half_in(b + 2);
         for (int group = 0; group < 8; ++group) {
-            const ScaleAndMinimum packed = k_scale(b + 4, group);
-            const float scale = d * packed.scale, minimum = dmin * packed.minimum;
+            const KScale packed = k_scale(b + 4, group);
+            const float scale = d * static_cast<float>(packed.scale),
+                        minimum = dmin * static_cast<float>(packed.minimum);
             const uint8_t *high = b + 16, *q = b + 48 + group / 2 * 32;
             for (int i = 0; i < 32; ++i) {
                 const int value = (group % 2 ? q[i] >> 4 : q[i] & 15) | ((high[i] >> group & 1) << 4);
@@ -157,10 +142,12 @@ void from_q6_k(const std::byte* data, int64_t count, float* out) {  // 128 low n
 }
 
 constexpr Format FORMATS[] = {
-    {"F32", 1, 4, from_f32},       {"F16", 1, 2, from_f16},       {"BF16", 1, 2, from_bf16},
-    {"Q8_0", 32, 34, from_q8_0},   {"Q4_0", 32, 18, from_q4_0},   {"Q4_1", 32, 20, from_q4_1},
-    {"Q5_0", 32, 22, from_q5_0},   {"Q5_1", 32, 24, from_q5_1},   {"Q4_K", 256, 144, from_q4_k},
-    {"Q5_K", 256, 176, from_q5_k}, {"Q6_K", 256, 210, from_q6_k},
+    {"F32", 1, 4, from_f32, WeightType::bf16},       {"F16", 1, 2, from_f16, WeightType::bf16},
+    {"BF16", 1, 2, from_bf16, WeightType::bf16},     {"Q8_0", 32, 34, from_q8_0, WeightType::q8_0},
+    {"Q4_0", 32, 18, from_q4_0, WeightType::q4_0},   {"Q4_1", 32, 20, from_q4_1, WeightType::q4_1},
+    {"Q5_0", 32, 22, from_q5_0, WeightType::q5_0},   {"Q5_1", 32, 24, from_q5_1, WeightType::q5_1},
+    {"Q4_K", 256, 144, from_q4_k, WeightType::q4_k}, {"Q5_K", 256, 176, from_q5_k, WeightType::q5_k},
+    {"Q6_K", 256, 210, from_q6_k, WeightType::q6_k},
 };
 
 }  // namespace
@@ -169,6 +156,31 @@ const Format* find_format(const char* name) {
     for (const Format& format : FORMATS)
         if (std::strcmp(format.name, name) == 0) return &format;
     return nullptr;
+}
+
+KScale k_scale(const uint8_t* packed, int group) {
+    const uint8_t a = packed[group], b = packed[group + 4];
+    if (group < 4) return {static_cast<uint8_t>(a & 63), static_cast<uint8_t>(b & 63)};
+    return {static_cast<uint8_t>((b & 15) | packed[group - 4] >> 6 << 4), static_cast<uint8_t>(b >> 4 | a >> 6 << 4)};
+}
+
+float float_of_half(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
+    if (rest >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (rest << 13));              // infinity, NaN
+    if (rest >= 0x0400) return float_of_bits(sign | ((rest << 13) + ((127u - 15u) << 23)));  // normal
+    return float_of_bits(sign | bits_of_float(static_cast<float>(rest) * 0x1p-24f));         // subnormal, zero
+}
+
+uint16_t half_of_float(float x) {
+    const uint32_t bits = bits_of_float(x), size = bits & 0x7fffffff;
+    const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+    if (size > 0x7f800000) return sign | 0x7e00;
+    if (size >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
+    if (size < 0x38800000) {                       // subnormal: the sum's last bits count in units of 2^-24
+        const float shifted = float_of_bits(size) + 0.5f;
+        return static_cast<uint16_t>(sign | (bits_of_float(shifted) - bits_of_float(0.5f)));
+    }
+    return static_cast<uint16_t>(sign | (size + 0xfff + (size >> 13 & 1) - ((127u - 15u) << 23)) >> 13);
 }
 
 uint16_t bf16_of_float(float x) {

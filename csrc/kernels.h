@@ -2,42 +2,43 @@
 // operation on one thread; layers.cpp shares the pieces out.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "range.h"
+#include "quants.h"
+#include "weight_type.h"
 
 namespace slipstream {
 
-constexpr int PANEL = 16;       // outputs that a packed matrix keeps together
 constexpr int KEY_BLOCK = 16;   // keys that the cache keeps together, transposed
 constexpr int ROW_CHUNK = 96;   // most rows in one call of linear(): their inputs stay in the L2 cache
 constexpr int PANEL_GROUP = 8;  // most panels that share one pass over the inputs
 
-enum class WeightType : uint8_t { f32, bf16 };
-
 // A packed matrix. f32: a panel holds for each k its 16 outputs. bf16: eight 32-bit lanes for each k, output i in the
-// low half of lane i and output i + 8 in the high half. Outputs past the last are zero.
+// low half of lane i and output i + 8 in the high half. The quantised ones: see quants.h. Outputs past the last are
+// zero.
 struct WeightView {
     const std::byte* data;
     WeightType type;
     int64_t out_features, in_features;
 
     SLIPSTREAM_INLINE int64_t panels() const { return (out_features + PANEL - 1) / PANEL; }
-    SLIPSTREAM_INLINE int64_t panel_bytes() const { return in_features * PANEL * (type == WeightType::f32 ? 4 : 2); }
+    SLIPSTREAM_INLINE int64_t panel_bytes() const {
+        if (is_quantised(type)) return packing_of(type).panel_bytes(in_features);
+        return in_features * PANEL * (type == WeightType::f32 ? 4 : 2);
+    }
 };
 
 enum class Finish { store, add, swiglu };
 
 // out = x·weightᵀ + bias, or out += that, or out = silu(that) * (x·upᵀ + up_bias). Biases may be null.
 struct Linear {
-    const float* x;  // (rows, in_features)
+    const float* x;                   // (rows, in_features), for float weights
+    const QuantisedBlock* quantised;  // (rows, in_features / BLOCK), for quantised ones
     WeightView weight;
     const float* bias;
     float* out;  // (rows, out_features)
     Finish finish = Finish::store;
     WeightView up = {};
     const float* up_bias = nullptr;
+    QuantisedBlock* quantised_out = nullptr;  // where `out` is wanted quantised too; then panels are given in pairs
 };
 
 struct Sequence {
@@ -70,6 +71,7 @@ struct Attention {
     const RowsView* rows;
     int64_t layer, heads;
     float scale;
+    QuantisedBlock* quantised_out = nullptr;  // likewise; then head_dim is a multiple of BLOCK
 };
 
 struct Kernels {
@@ -78,6 +80,7 @@ struct Kernels {
 
     // Outputs of `panels` for `rows` (at most ROW_CHUNK). scratch: linear_scratch() floats.
     void (*linear)(const Linear& task, Range rows, Range panels, float* scratch);
+    void (*quantise)(const float* x, int64_t count, QuantisedBlock* out);  // count: a multiple of BLOCK
     // Queries are numbered row by row from first_row on, the heads of kv_head in each; all of one sequence.
     // scratch: attention_scratch() floats.
     void (*attention)(const Attention& task, int64_t first_row, int64_t kv_head, Range queries, float* scratch);
@@ -97,12 +100,14 @@ SLIPSTREAM_INLINE int64_t attention_scratch(const Kernels& kernels, int64_t head
     return kernels.attention_queries * (head_dim + score_stride(most_keys));
 }
 
+constexpr int MOST_LEVELS = 5;
+
 // The table in force; the levels that this machine can run, best first; and the choice of one by name (false if the
 // machine has it not).
 const Kernels& kernels();
 int available_levels(const Kernels** levels);
 bool use_level(const char* name);
 
-extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
+extern const Kernels kernels_portable, kernels_avx2, kernels_avxvnni, kernels_avx512, kernels_avx512vnni, kernels_neon;
 
 }  // namespace slipstream

@@ -4,6 +4,7 @@
 
 #include "kernels.h"
 #include "simd.h"
+#include "simd_bytes.h"
 
 namespace slipstream::SLIPSTREAM_LEVEL {
 
@@ -157,6 +158,12 @@ inline int64_t round_up(int64_t n, int64_t multiple) {
 
 constexpr int64_t LINE = 64, BLOCK_BYTES = 8192, AHEAD_BYTES = 2048;
 
+}  // namespace slipstream::SLIPSTREAM_LEVEL
+
+#include "quantised.h"
+
+namespace slipstream::SLIPSTREAM_LEVEL {
+
 // ---- Linear ---------------------------------------------------------------------------------------------------------
 
 // sums[panel][row][lane] for `rows` × `panels`. Rows are split evenly into tiles. With several of them k is cut into
@@ -192,9 +199,12 @@ void products(const Source& source, const float* x, int64_t rows, int64_t in_fea
     }
 }
 
-void products(const WeightView& weight, const float* x, int64_t rows, Range panels, float* sums) {
+void products(const WeightView& weight, const float* x, const QuantisedBlock* quantised, int64_t rows, Range panels,
+              float* sums) {
     const std::byte* data = weight.data + panels.begin * weight.panel_bytes();
-    if (weight.type == WeightType::f32)
+    if (is_quantised(weight.type))
+        quantised_products(weight, quantised, rows, panels, sums);
+    else if (weight.type == WeightType::f32)
         products(F32Panel{}, x, rows, weight.in_features, data, panels.size(), sums);
     else
         products(Bf16Panel{}, x, rows, weight.in_features, data, panels.size(), sums);
@@ -237,26 +247,31 @@ inline void store_upto(float* p, F32x16 x, int64_t count) {
 void linear(const Linear& task, Range rows, Range panels, float* scratch) {
     const int64_t out_features = task.weight.out_features, row_count = rows.size();
     const float* x = task.x + rows.begin * task.weight.in_features;
+    const QuantisedBlock* quantised = task.quantised + rows.begin * (task.weight.in_features / BLOCK);
     float* up_sums = scratch + linear_scratch() / 2;
     for (int64_t first = panels.begin; first < panels.end; first += PANEL_GROUP) {
         const Range group = {first, min_of(first + PANEL_GROUP, panels.end)};
-        products(task.weight, x, row_count, group, scratch);
-        if (task.finish == Finish::swiglu) products(task.up, x, row_count, group, up_sums);
-        for (int64_t row = 0; row < row_count; ++row)
+        products(task.weight, x, quantised, row_count, group, scratch);
+        if (task.finish == Finish::swiglu) products(task.up, x, quantised, row_count, group, up_sums);
+        for (int64_t row = 0; row < row_count; ++row) {
+            float* outs = task.out + (rows.begin + row) * out_features;
             for (int64_t panel = group.begin; panel < group.end; ++panel) {
                 const int64_t output = panel * PANEL, count = out_features - output;
                 const int64_t at = ((panel - group.begin) * row_count + row) * LANES;
-                float* out = task.out + (rows.begin + row) * out_features + output;
                 F32x16 y = load(scratch + at);
                 if (task.bias) y = add(y, load_upto(task.bias + output, count));
-                if (task.finish == Finish::add) y = add(load_upto(out, count), y);
+                if (task.finish == Finish::add) y = add(load_upto(outs + output, count), y);
                 if (task.finish == Finish::swiglu) {
                     F32x16 up = load(up_sums + at);
                     if (task.up_bias) up = add(up, load_upto(task.up_bias + output, count));
                     y = gated(y, up);
                 }
-                store_upto(out, y, count);
+                store_upto(outs + output, y, count);
             }
+            if (task.quantised_out)
+                quantise(outs + group.begin * PANEL, group.size() * PANEL,
+                         task.quantised_out + ((rows.begin + row) * out_features + group.begin * PANEL) / BLOCK);
+        }
     }
 }
 
@@ -369,6 +384,11 @@ void attend(const Attention& task, int64_t first_row, int64_t kv_head, Range que
         dim += beside * LANES;
     }
     if (dim < head_dim) weighted(LastColumns{value_bytes, static_cast<int>(head_dim - dim)}, dim, 1);
+    if (task.quantised_out)
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t at = (row[i] * task.heads + head[i]) * head_dim;
+            quantise(task.out + at, head_dim, task.quantised_out + at / BLOCK);
+        }
 }
 
 void attention(const Attention& task, int64_t first_row, int64_t kv_head, Range queries, float* scratch) {
@@ -408,7 +428,7 @@ void swiglu(const float* gate, const float* up, int64_t count, float* out) {
 }
 
 constexpr Kernels table(const char* name) {
-    return {name, TILE_ROWS, linear, attention, rms_norm, rope, swiglu};
+    return {name, TILE_ROWS, linear, quantise, attention, rms_norm, rope, swiglu};
 }
 
 }  // namespace slipstream::SLIPSTREAM_LEVEL

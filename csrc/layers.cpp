@@ -13,6 +13,11 @@ int64_t pieces(int64_t count, int64_t size) {
     return (count + size - 1) / size;
 }
 
+// Floats that the quantised form of `values` takes.
+int64_t quantised_floats(int64_t values) {
+    return values / BLOCK * static_cast<int64_t>(sizeof(QuantisedBlock) / sizeof(float));
+}
+
 // Scratch memory that stays between calls. Guarded by the pool's mutex.
 class Workspace {
   public:
@@ -30,6 +35,9 @@ class Workspace {
         shared_ += pieces(floats, PANEL) * PANEL;
         return start;
     }
+    QuantisedBlock* take_blocks(int64_t values) {
+        return reinterpret_cast<QuantisedBlock*>(take(quantised_floats(values)));
+    }
     float* own(int thread) const { return own_ + thread * each_; }
 
   private:
@@ -42,6 +50,14 @@ template <class Body>
 void each(Team& team, int64_t count, const Body& body) {
     for (Range range = team.take(count); !range.empty(); range = team.take(count))
         for (int64_t i = range.begin; i < range.end; ++i) body(i);
+}
+
+// Quantises so many floats, a multiple of BLOCK.
+void share_quantise(Team& team, const float* x, int64_t values, QuantisedBlock* out) {
+    constexpr int64_t PIECE = 16 * BLOCK;
+    each(team, pieces(values, PIECE), [&](int64_t i) {
+        kernels().quantise(x + i * PIECE, std::min(PIECE, values - i * PIECE), out + i * (PIECE / BLOCK));
+    });
 }
 
 // Several linear operations on the same rows as one pool of work: chunks of rows × panels of each task in turn.
@@ -131,11 +147,21 @@ void place(Team& team, const LayerView& layer, const RowsView& rows, float* q, f
 
 }  // namespace
 
-void run_linear(const Linear& task, int64_t rows) {
+void run_linear(Linear task, int64_t rows) {
     Pool& pool = Pool::instance();
     const std::lock_guard lock(pool.mutex);
-    const Workspace space(0, linear_scratch(), pool.threads());
-    pool.run([&](Team& team, int thread) { share_linear(team, {task}, rows, space.own(thread)); });
+    const bool quantised = is_quantised(task.weight.type);
+    const int64_t values = rows * task.weight.in_features;
+    Workspace space(quantised ? quantised_floats(values) : 0, linear_scratch(), pool.threads());
+    QuantisedBlock* blocks = quantised ? space.take_blocks(values) : nullptr;
+    task.quantised = blocks;
+    pool.run([&](Team& team, int thread) {
+        if (quantised) {
+            share_quantise(team, task.x, values, blocks);
+            team.barrier();
+        }
+        share_linear(team, {task}, rows, space.own(thread));
+    });
 }
 
 void run_rms_norm(const float* x, const float* weight, float epsilon, int64_t rows, int64_t count, float* out) {
@@ -194,46 +220,62 @@ void run_layers(float* x, const std::vector<const LayerView*>& layers, const Row
     }
     each_thread = std::max(each_thread, attention_scratch(kernels(), rows.head_dim, rows.most_keys));
     const int64_t count = rows.rows;
-    Workspace space(count * (hidden + 2 * q_width + 2 * kv_width + widest) + 6 * PANEL, each_thread, pool.threads());
+    const int64_t widest_input = std::max({hidden, q_width, widest});
+    Workspace space(
+        count * (hidden + 2 * q_width + 2 * kv_width + widest) + quantised_floats(count * widest_input) + 7 * PANEL,
+        each_thread, pool.threads());
     float* normed = space.take(count * hidden);
     float* q = space.take(count * q_width);
     float* attended = space.take(count * q_width);
     float* k = space.take(count * kv_width);
     float* v = space.take(count * kv_width);
     float* gated = space.take(count * widest);
+    QuantisedBlock* blocks = space.take_blocks(count * widest_input);  // of whatever comes next
 
     std::vector<AttentionUnits> units;
     for (const LayerView* layer : layers) units.emplace_back(rows, layer->heads / layer->kv_heads, pool.threads());
 
     pool.run([&](Team& team, int thread) {
         float* scratch = space.own(thread);
-        const auto norm = [&](const float* weight, float epsilon) {
+        const auto norm = [&](const float* weight, float epsilon, bool quantised) {
             each(team, count, [&](int64_t row) {
-                kernels().rms_norm(x + row * hidden, weight, epsilon, hidden, normed + row * hidden);
+                float* out = normed + row * hidden;
+                kernels().rms_norm(x + row * hidden, weight, epsilon, hidden, out);
+                if (quantised) kernels().quantise(out, hidden, blocks + row * (hidden / BLOCK));
             });
+            team.barrier();
+        };
+        const auto quantise = [&](const float* values, const WeightView& weight) {
+            if (!is_quantised(weight.type)) return;
+            share_quantise(team, values, count * weight.in_features, blocks);
             team.barrier();
         };
         for (size_t i = 0; i < layers.size(); ++i) {
             const LayerView& layer = *layers[i];
-            norm(layer.attention_norm, layer.epsilon);
-            share_linear(team,
-                         {Linear{normed, layer.q, layer.q_bias, q}, Linear{normed, layer.k, layer.k_bias, k},
-                          Linear{normed, layer.v, layer.v_bias, v}},
-                         count, scratch);
+            norm(layer.attention_norm, layer.epsilon,
+                 is_quantised(layer.q.type) || is_quantised(layer.k.type) || is_quantised(layer.v.type));
+            share_linear(
+                team,
+                {Linear{normed, blocks, layer.q, layer.q_bias, q}, Linear{normed, blocks, layer.k, layer.k_bias, k},
+                 Linear{normed, blocks, layer.v, layer.v_bias, v}},
+                count, scratch);
             team.barrier();
             place(team, layer, rows, q, k, v);
             team.barrier();
             const Attention attention = {q, attended, &rows, layer.index, layer.heads, layer.scale};
             each(team, units[i].count(), [&](int64_t unit) { units[i].run(attention, unit, scratch); });
             team.barrier();
-            share_linear(team, {Linear{attended, layer.o, layer.o_bias, x, Finish::add}}, count, scratch);
+            quantise(attended, layer.o);
+            share_linear(team, {Linear{attended, blocks, layer.o, layer.o_bias, x, Finish::add}}, count, scratch);
             team.barrier();
-            norm(layer.mlp_norm, layer.epsilon);
-            share_linear(team,
-                         {Linear{normed, layer.gate, layer.gate_bias, gated, Finish::swiglu, layer.up, layer.up_bias}},
-                         count, scratch);
+            norm(layer.mlp_norm, layer.epsilon, is_quantised(layer.gate.type) || is_quantised(layer.up.type));
+            share_linear(
+                team,
+                {Linear{normed, blocks, layer.gate, layer.gate_bias, gated, Finish::swiglu, layer.up, layer.up_bias}},
+                count, scratch);
             team.barrier();
-            share_linear(team, {Linear{gated, layer.down, layer.down_bias, x, Finish::add}}, count, scratch);
+            quantise(gated, layer.down);
+            share_linear(team, {Linear{gated, blocks, layer.down, layer.down_bias, x, Finish::add}}, count, scratch);
             team.barrier();
         }
     });

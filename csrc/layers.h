@@ -20,7 +20,7 @@ struct LayerView {
     int64_t intermediate() const { return gate.out_features; }
 };
 
-void run_linear(const Linear& task, int64_t rows);
+void run_linear(Linear task, int64_t rows);  // fills in task.quantised
 void run_rms_norm(const float* x, const float* weight, float epsilon, int64_t rows, int64_t count, float* out);
 void run_rope(const float* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t head_dim,
               float* out);

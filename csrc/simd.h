@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #if defined(SLIPSTREAM_AVX2) || defined(SLIPSTREAM_AVX512)
 #    include <immintrin.h>
@@ -222,6 +223,12 @@ inline uint32_t bits_of_float(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof(x));
     return bits;
+}
+inline float float_of_half(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
+    if (rest >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (rest << 13));
+    if (rest >= 0x0400) return float_of_bits(sign | ((rest << 13) + ((127u - 15u) << 23)));
+    return float_of_bits(sign | bits_of_float(static_cast<float>(rest) * 0x1p-24f));
 }
 inline F32x16 broadcast(float x) SLIPSTREAM_LANES(x) inline F32x16 load(const float* p)
     SLIPSTREAM_LANES(p[i]) inline F32x16 load_part(const float* p, int count)

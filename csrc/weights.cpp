@@ -43,19 +43,56 @@ std::shared_ptr<std::byte> allocate(size_t bytes) {
     return {shared, piece};
 }
 
-constexpr int64_t PACK_BLOCK = 256;  // values of a row that are dequantised at once: a multiple of every format's block
+static_assert(SPAN % 256 == 0);  // a multiple of every format's block
 
-void write_panel(const float (*rows)[PACK_BLOCK], int64_t count, WeightType type, std::byte* out) {
-    if (type == WeightType::f32) {
-        auto* lanes = reinterpret_cast<float*>(out);
-        for (int64_t k = 0; k < count; ++k)
-            for (int i = 0; i < PANEL; ++i) lanes[k * PANEL + i] = rows[i][k];
-    } else {
-        auto* lanes = reinterpret_cast<uint32_t*>(out);
-        for (int64_t k = 0; k < count; ++k)
-            for (int i = 0; i < PANEL / 2; ++i)
-                lanes[k * (PANEL / 2) + i] =
-                    bf16_of_float(rows[i][k]) | static_cast<uint32_t>(bf16_of_float(rows[i + PANEL / 2][k])) << 16;
+// Dequantises the sources' values k … k+count-1, (PANEL, SPAN); zeros for a null source.
+void dequantise(const std::byte* const* sources, const Format& format, int64_t k, int64_t count, float (*out)[SPAN]) {
+    for (int i = 0; i < PANEL; ++i)
+        if (sources[i])
+            format.dequantise(sources[i] + format.row_bytes(k), count, out[i]);
+        else
+            std::fill_n(out[i], count, 0.0f);
+}
+
+void pack_floats(const std::byte* const* sources, const Format& format, int64_t in_features, WeightType type,
+                 std::byte* out) {
+    float rows[PANEL][SPAN];
+    for (int64_t first = 0; first < in_features; first += SPAN) {
+        const int64_t count = std::min(SPAN, in_features - first);
+        dequantise(sources, format, first, count, rows);
+        if (type == WeightType::f32) {
+            auto* lanes = reinterpret_cast<float*>(out) + first * PANEL;
+            for (int64_t k = 0; k < count; ++k)
+                for (int i = 0; i < PANEL; ++i) lanes[k * PANEL + i] = rows[i][k];
+        } else {
+            auto* lanes = reinterpret_cast<uint32_t*>(out) + first * (PANEL / 2);
+            for (int64_t k = 0; k < count; ++k)
+                for (int i = 0; i < PANEL / 2; ++i)
+                    lanes[k * (PANEL / 2) + i] =
+                        bf16_of_float(rows[i][k]) | static_cast<uint32_t>(bf16_of_float(rows[i + PANEL / 2][k])) << 16;
+        }
+    }
+}
+
+void pack_quantised(const std::byte* const* sources, const Format& format, int64_t in_features, WeightType type,
+                    std::byte* out) {
+    const Packing packing = packing_of(type);
+    float rows[PANEL][SPAN];
+    std::byte requantised[PANEL][SPAN_BLOCKS * (2 + BLOCK)];
+    for (int64_t first = 0; first < in_features; first += SPAN) {
+        const int64_t count = std::min(SPAN, in_features - first);
+        const std::byte* from[PANEL];
+        if (type == format.native) {
+            for (int i = 0; i < PANEL; ++i) from[i] = sources[i] ? sources[i] + format.row_bytes(first) : nullptr;
+        } else {
+            dequantise(sources, format, first, count, rows);
+            for (int i = 0; i < PANEL; ++i) {
+                quantise_q8_0(rows[i], count, requantised[i]);
+                from[i] = requantised[i];
+            }
+        }
+        pack_span(type, from, count / BLOCK, out);
+        out += packing.panel_bytes(count);
     }
 }
 
@@ -78,33 +115,27 @@ Weight::Weight(const std::byte* rows, const Format& format, int64_t out_features
                const int32_t* row_order)
     : type_(type), out_features_(out_features), in_features_(in_features) {
     memory_ = allocate(bytes());
-    const int64_t row_bytes = in_features / format.block * format.bytes;
     Pool::instance().run([&](Team& team, int) {
-        float block[PANEL][PACK_BLOCK];
         for (Range panels = team.take(view().panels()); !panels.empty(); panels = team.take(view().panels()))
-            for (int64_t panel = panels.begin; panel < panels.end; ++panel)
-                for (int64_t k = 0; k < in_features; k += PACK_BLOCK) {
-                    const int64_t count = std::min(PACK_BLOCK, in_features - k);
-                    for (int i = 0; i < PANEL; ++i) {
-                        const int64_t output = panel * PANEL + i;
-                        if (output >= out_features) {
-                            std::fill_n(block[i], count, 0.0f);
-                            continue;
-                        }
-                        const int64_t row = row_order ? row_order[output] : output;
-                        format.dequantise(rows + row * row_bytes + k / format.block * format.bytes, count, block[i]);
-                    }
-                    std::byte* out =
-                        memory_.get() + panel * view().panel_bytes() + k * view().panel_bytes() / in_features;
-                    write_panel(block, count, type, out);
-                }
+            for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+                const std::byte* sources[PANEL] = {};
+                for (int64_t i = 0, output = panel * PANEL; i < PANEL && output < out_features; ++i, ++output)
+                    sources[i] = rows + (row_order ? row_order[output] : output) * format.row_bytes(in_features);
+                std::byte* out = memory_.get() + panel * view().panel_bytes();
+                if (is_quantised(type))
+                    pack_quantised(sources, format, in_features, type, out);
+                else
+                    pack_floats(sources, format, in_features, type, out);
+            }
     });
 }
 
 void Weight::unpack_row(int64_t row, float* out) const {
     const std::byte* panel = memory_.get() + row / PANEL * view().panel_bytes();
     const int64_t lane = row % PANEL;
-    if (type_ == WeightType::f32) {
+    if (is_quantised(type_)) {
+        unpack_lane(type_, panel, lane, in_features_, out);
+    } else if (type_ == WeightType::f32) {
         const auto* values = reinterpret_cast<const float*>(panel);
         for (int64_t k = 0; k < in_features_; ++k) out[k] = values[k * PANEL + lane];
     } else {

@@ -178,6 +178,7 @@ class TestSmolLM2:
             together = smollm2.generate_batch([Request(chat, params, drafter, length) for chat in chats])
             for expected, completion in zip(plain, together, strict=True):
                 same(expected, completion)
+            same(plain[1], smollm2.generate(chats[1], params, drafter=drafter, num_speculative_tokens=length))
         for threads in (1, 2):
             kernels.set_threads(threads)
             same(plain[1], smollm2.generate(chats[1], params, drafter=drafter))

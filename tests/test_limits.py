@@ -104,6 +104,22 @@ def test_draft_context_shorter_than_the_targets(tmp_path: Path) -> None:
     )
 
 
+def test_precisions(tmp_path: Path) -> None:
+    """A float draft model runs in int8, and int8 is refused where the blocks don't fit."""
+    wide = tiny.make(tmp_path / "wide", intermediate_size=64)
+    engine = Engine.load(wide, draft_model=wide, dtype="f32")
+    assert engine.target.dtype == "f32"
+    assert engine._models.draft.dtype == "int8"
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    assert engine.generate(PROMPT, params).token_ids == engine.generate(PROMPT, params, drafter="null").token_ids
+    assert Engine.load(wide, dtype="int8").generate(PROMPT, params).token_ids
+    narrow = tiny.make(tmp_path / "narrow")
+    with pytest.raises(OptionError, match="int8 works on widths that 32 divides, and narrow has 48"):
+        Engine.load(narrow, dtype="int8")
+    with pytest.raises(OptionError, match="dtype is 'int3'"):
+        Engine.load(narrow, dtype="int3")
+
+
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [

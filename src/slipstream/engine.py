@@ -52,8 +52,12 @@ from slipstream.vocabulary import Vocabulary
 
 __all__ = ["DTYPES", "Engine"]
 
-DTYPES = ("auto", "bf16", "f32")
-"""Weight precisions: auto is bf16."""
+DTYPES = ("auto", "bf16", "f32", "int8")
+"""Weight precisions. auto: quantised weights run as they are in the file, floats as bf16. int8 changes the model: it
+rounds the weights as Q8_0 does."""
+
+INT8_BLOCK = 32
+"""Weights that share a scale."""
 
 NO_DRAFT = Draft.chain(())
 
@@ -106,7 +110,8 @@ class Engine:
 
         model                   a GGUF file, a safetensors directory, a hub id, or the default model's name
         draft_model             the same, for the drafter draft_model
-        dtype                   one of DTYPES
+        dtype                   one of DTYPES, for the model; a draft model takes int8 for float weights, its own for
+                                quantised ones: what it guesses is verified, so its precision can't change the output
         threads                 of the whole process; None leaves it at what it is, at first all that it may use
         drafter                 what requests use unless they say otherwise: draft_model if one was given, else ngram
         num_speculative_tokens  likewise
@@ -124,7 +129,7 @@ class Engine:
         if threads is not None:
             kernels.set_threads(_checked_threads(threads))
         target, tokenizer, name = _load(model, dtype, progress)
-        draft, draft_tokenizer = _load(draft_model, dtype, progress)[:2] if draft_model else (None, None)
+        draft, draft_tokenizer = _load(draft_model, None, progress)[:2] if draft_model else (None, None)
         return cls(
             Models(target, tokenizer, draft, draft_tokenizer),
             model_name=name,
@@ -444,10 +449,19 @@ class Engine:
         return self._drafters[name]
 
 
-def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
+def _load(model: str | Path, dtype: str | None, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
+    """A model, its tokenizer and its name; dtype None is the draft model's choice."""
     checkpoint = open_checkpoint(model, progress)
     tokenizer = checkpoint.tokenizer()  # fails before the weights are read
-    return Decoder(checkpoint, "bf16" if dtype == "auto" else dtype, progress), tokenizer, checkpoint.name
+    config = checkpoint.config
+    widths = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+    unfit = [width for width in widths if width % INT8_BLOCK]
+    if dtype is None:
+        floats = checkpoint.tensor("model.layers.0.mlp.up_proj.weight").type in ("F32", "F16", "BF16")
+        dtype = "int8" if floats and not unfit else "auto"
+    if dtype == "int8" and unfit:
+        raise OptionError(f"dtype int8 works on widths that {INT8_BLOCK} divides, and {checkpoint.name} has {unfit[0]}")
+    return Decoder(checkpoint, dtype, progress), tokenizer, checkpoint.name
 
 
 def _check_draft_length(num_speculative_tokens: int) -> int:

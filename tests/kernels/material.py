@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import gguf
 import numpy as np
 from hypothesis import strategies as st
 
@@ -48,6 +49,39 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
 
 def packed(backend, values: np.ndarray, dtype: str):
     return backend.pack(as_bytes(values), "F32", *values.shape, dtype)
+
+
+QUANTISED = ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"]
+HALVES = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q4_K": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q5_K": (0, 2),
+    "Q6_K": (208,), "Q8_0": (0,),
+}  # fmt: skip
+"""Where the 16-bit floats of a block lie."""
+
+
+def block_of(source: str) -> tuple[int, int]:
+    """Values in a block of that format, and its bytes."""
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[source]]
+
+
+def random_blocks(rng: np.random.Generator, source: str, rows: int, columns: int, even: bool = False) -> np.ndarray:
+    """A quantised tensor of random bytes at an odd address. Its scales and minimums are of very different sizes; even,
+    they are such that a product with it keeps the size of what it is multiplied with."""
+    block, size = block_of(source)
+    room = rng.integers(0, 256, rows * columns // block * size + 1, np.uint8)
+    blocks = room[1:].reshape(-1, size)
+    for at in HALVES[source]:
+        halves = rng.standard_normal(len(blocks))
+        if even:
+            halves *= (
+                {"4": 0.2, "5": 0.1, "6": 0.05, "8": 0.01}[source[1]]
+                / (64 if source.endswith("K") else 1)
+                / columns**0.5
+            )
+        else:
+            halves *= 2.0 ** rng.integers(-16, 8, len(blocks))
+        blocks[:, at : at + 2] = halves.astype(np.float16).view(np.uint8).reshape(-1, 2)
+    return room[1:]
 
 
 def i32(values) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from slipstream.cli.audit import audit
+from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
 from slipstream.cli.compare import compare
 from slipstream.cli.demo import demo
@@ -49,7 +50,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (demo, generate, chat, compare, audit, models):
+for command in (demo, generate, chat, compare, bench, audit, models):
     cli.add_command(command)
 
 

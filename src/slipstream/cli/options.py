@@ -71,6 +71,10 @@ class EngineOptions:
 
     def load(self) -> Engine:
         """The engine, loaded behind a progress bar."""
+        if self.dtype == "int8":
+            click.echo(
+                "slipstream: note: --dtype int8 rounds the weights: this is another model than the file's", err=True
+            )
         with loading() as progress:
             return Engine.load(
                 self.model,

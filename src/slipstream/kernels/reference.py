@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 from numpy.typing import DTypeLike, NDArray
+
+from slipstream.kernels.quantised import BLOCK, READERS, Quantised, quantised_product
 
 __all__ = [
     "Layer",
@@ -116,11 +118,12 @@ def _to_bf16(values: F32) -> F32:
 class Weight:
     """A matrix (out_features, in_features), opaque outside this module."""
 
-    def __init__(self, values: F32, dtype: str) -> None:
+    def __init__(self, values: F32, dtype: str, nbytes: int, quantised: Quantised | None = None) -> None:
         self.values = values
         self.dtype = dtype
+        self.quantised = quantised
         self.out_features, self.in_features = values.shape
-        self.nbytes = values.nbytes
+        self.nbytes = nbytes
 
 
 def pack(
@@ -131,20 +134,37 @@ def pack(
     dtype: str,
     row_order: NDArray[np.int32] | None = None,
 ) -> Weight:
-    """A matrix from the bytes of a tensor of GGML type `source`, kept as float32 or rounded to bfloat16.
+    """A matrix from the bytes of a tensor of GGML type `source`.
 
-    row_order[i] is the tensor's row that becomes output i. Raises ValueError for unknown types and wrong sizes.
+    dtype: f32, bf16 (rounded to it), int8 (rounded to what Q8_0 can hold), or auto: quantised tensors stay exactly what
+    they are, as int4 (Q4_0, Q4_1, Q4_K) or int8 (the others), floats become bf16. row_order[i] is the tensor's row that
+    becomes output i. Raises ValueError for unknown types and wrong sizes.
     """
-    if dtype not in ("f32", "bf16"):
-        raise ValueError(f"dtype must be f32 or bf16, not {dtype}")
     values = _dequantise(data, source, out_features, in_features)
+    if dtype not in ("auto", "f32", "bf16", "int8"):
+        raise ValueError(f"dtype must be auto, f32, bf16 or int8, not {dtype}")
     if row_order is not None:
         rows = _check(row_order, "row_order", np.int32, (out_features,))
         outside = rows[(rows < 0) | (rows >= out_features)]
         if outside.size:
             raise ValueError(f"row_order names row {outside[0]} of {out_features}")
         values = values[rows]
-    return Weight(_to_bf16(values) if dtype == "bf16" else values, dtype)
+    if dtype == "f32":
+        return Weight(values, "f32", values.nbytes)
+    if dtype == "bf16" or (dtype == "auto" and source not in READERS):
+        return Weight(_to_bf16(values), "bf16", values.nbytes // 2)
+    blocks = np.array(data).reshape(out_features, -1)
+    if row_order is not None:
+        blocks = blocks[rows]
+    if dtype == "int8" and source != "Q8_0":
+        if in_features % BLOCK:
+            raise ValueError(f"int8 needs a multiple of {BLOCK} columns, not {in_features}")
+        source = "Q8_0"
+        blocks = quantize(values, GGMLQuantizationType.Q8_0)
+        values = _dequantise(blocks.reshape(-1), source, out_features, in_features)
+    size = GGML_QUANT_SIZES[GGMLQuantizationType[source]][1]
+    quantised = READERS[source](blocks.reshape(-1, size), out_features)
+    return Weight(values, "int4" if source.startswith("Q4") else "int8", blocks.nbytes, quantised)
 
 
 def unpack(data: NDArray[np.uint8], source: str, rows: int, columns: int) -> F32:
@@ -162,13 +182,16 @@ def embed(weight: Weight, tokens: NDArray[np.int32]) -> F32:
 
 
 def linear(x: F32, weight: Weight, bias: F32 | None = None) -> F32:
-    """x · weightᵀ + bias, (rows, out_features)."""
+    """x · weightᵀ + bias, (rows, out_features).
+
+    With int4 and int8 weights x is quantised to int8, a row and 32 values at a time; the bits are the native kernels'.
+    """
     _check(x, "x", np.float32, (None, weight.in_features))
     if bias is not None:
         _check(bias, "bias", np.float32, (weight.out_features,))
     out = np.empty((len(x), weight.out_features), np.float32)
     for row, values in enumerate(x):
-        out[row] = weight.values @ values.copy()
+        out[row] = quantised_product(values, weight.quantised) if weight.quantised else weight.values @ values.copy()
         if bias is not None:
             out[row] += bias
     return out

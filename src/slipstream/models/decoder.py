@@ -42,11 +42,15 @@ class Segment:
 
 
 class Decoder:
-    """A loaded model. The checkpoint has checked that its tensors are there, with the right shapes."""
+    """A loaded model. The checkpoint has checked that its tensors are there, with the right shapes.
+
+    weight_bytes is what its matrices take in memory, pass_bytes what every pass reads of them.
+    """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, progress: Progress | None = None) -> None:
         self.config: ModelConfig = checkpoint.config
         self.dtype = dtype
+        self.weight_bytes = 0
         config = self.config
         self.embedding = self._matrix(checkpoint, "model.embed_tokens.weight")
         self.norm = self._vector(checkpoint, "model.norm.weight")
@@ -56,6 +60,10 @@ class Decoder:
             self.layers.append(self._load_layer(checkpoint, index))
             if progress:
                 progress("loading", index + 1, config.num_layers)
+
+    @property
+    def pass_bytes(self) -> int:
+        return self.weight_bytes if self.config.tied_embeddings else self.weight_bytes - self.embedding.nbytes
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for one sequence of up to `capacity` rows, those of a draft included."""
@@ -157,7 +165,9 @@ class Decoder:
     def _matrix(self, checkpoint: Checkpoint, name: str) -> kernels.Weight:
         tensor = checkpoint.tensor(name)
         outputs, inputs = tensor.shape
-        return kernels.pack(tensor.data, tensor.type, outputs, inputs, self.dtype, tensor.row_order)
+        weight = kernels.pack(tensor.data, tensor.type, outputs, inputs, self.dtype, tensor.row_order)
+        self.weight_bytes += weight.nbytes
+        return weight
 
     def _vector(self, checkpoint: Checkpoint, name: str) -> NDArray[np.float32]:
         tensor = checkpoint.tensor(name)

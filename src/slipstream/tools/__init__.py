@@ -1,1 +1,1 @@
-"""What measures and checks the engine from outside."""
+"""What measures and checks: benchmarks of the kernels and of the whole pass, the audit."""

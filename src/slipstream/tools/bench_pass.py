@@ -1,0 +1,86 @@
+"""The price of a whole pass of a model over r rows, at short and long context, and of its prefill."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from slipstream.models.decoder import Decoder, Segment
+from slipstream.tools.bench_kernels import ROWS, read_bandwidth
+from slipstream.tools.environment import describe, last_level_cache_bytes
+from slipstream.tools.timing import interleaved_medians
+
+__all__ = ["CONTEXTS", "bench_pass"]
+
+CONTEXTS = (256, 2048)
+PREFILL_TOKENS = 512
+CHUNK = 256
+
+
+def bench_pass(
+    model: Decoder,
+    repeats: int = 7,
+    rows: Sequence[int] = ROWS,
+    contexts: Sequence[int] = CONTEXTS,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, object]:
+    """Times a pass over r rows of one sequence with logits for each, as verification needs them.
+
+    Contexts that the model doesn't hold are left out. Returns {environment, pass_bytes, read_bandwidth_gbps,
+    contexts: [{context, passes: [{rows, seconds, ratio_to_one_row}], fraction_of_bandwidth_limit}],
+    prefill_tokens_per_second}. The limit is the time to read, once, the weights and the keys and values of the context.
+    """
+    bandwidth = read_bandwidth(max(512 * 2**20, 2 * last_level_cache_bytes()))
+    rng = np.random.default_rng(0)
+    results = []
+    for context in (context for context in contexts if context + max(rows) <= model.config.context_length):
+        cache = model.new_cache(context + max(rows))
+        for start in range(0, context, CHUNK):
+            tokens = rng.integers(0, model.config.vocab_size, min(CHUNK, context - start))
+            model.forward([Segment.chain(cache, tokens.tolist(), num_logits=0)])
+            cache.keep(range(len(tokens)))
+        segments = {
+            count: Segment.chain(cache, rng.integers(0, model.config.vocab_size, count).tolist(), num_logits=count)
+            for count in rows
+        }
+        medians = interleaved_medians(
+            {count: partial(model.forward, [segment]) for count, segment in segments.items()},
+            repeats,
+            partial(progress, f"context {context}") if progress else None,
+        )
+        one = medians[rows[0]]
+        cache_bytes = (cache.keys.nbytes + cache.values.nbytes) * context // cache.capacity
+        results.append(
+            {
+                "context": context,
+                "passes": [
+                    {"rows": count, "seconds": seconds, "ratio_to_one_row": seconds / one}
+                    for count, seconds in medians.items()
+                ],
+                "fraction_of_bandwidth_limit": (model.pass_bytes + cache_bytes) / (bandwidth * 1e9) / one,
+            }
+        )
+    return {
+        "environment": describe(),
+        "pass_bytes": model.pass_bytes,
+        "read_bandwidth_gbps": bandwidth,
+        "contexts": results,
+        "prefill_tokens_per_second": _prefill_rate(model, rng),
+    }
+
+
+def _prefill_rate(model: Decoder, rng: np.random.Generator) -> float:
+    """Prompt tokens a second, chunked like the scheduler does, the best of three."""
+    count = min(PREFILL_TOKENS, model.config.context_length - 1)
+    tokens = rng.integers(0, model.config.vocab_size, count).tolist()
+    best = float("inf")
+    for _ in range(3):
+        cache = model.new_cache(count)
+        started = time.perf_counter()
+        for start in range(0, count, CHUNK):
+            chunk = tokens[start : start + CHUNK]
+            model.forward([Segment.chain(cache, chunk, num_logits=int(start + CHUNK >= count))])
+            cache.keep(range(len(chunk)))
+        best = min(best, time.perf_counter() - started)
+    return count / best

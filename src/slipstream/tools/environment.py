@@ -1,0 +1,39 @@
+"""Where a measurement was made, for the record beside its figures."""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from slipstream import kernels
+
+__all__ = ["describe", "last_level_cache_bytes"]
+
+
+def describe() -> dict[str, object]:
+    """Processor, instruction set in use, threads and versions, as JSON types."""
+    return {
+        "processor": _processor(),
+        "isa": kernels.isa(),
+        "threads": kernels.threads(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "slipstream": version("slipstream"),
+    }
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest processor cache; 32 MiB where the system doesn't tell."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text.endswith("K") and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) * 1024)
+    return max(sizes, default=32 * 2**20)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
