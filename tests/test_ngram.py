@@ -11,7 +11,7 @@ from slipstream.types import SamplingParams
 
 def propose(histories: list[list[int]], length: int) -> list[int]:
     """The draft after the last of several growing histories of one request."""
-    history = History([], 0, 1000, Sampler(SamplingParams(), 0))
+    history = History([], 0, 1000, Sampler(SamplingParams(), 0, 0))
     drafter = NgramDrafter(None)  # type: ignore[arg-type]
     state = drafter.start(history)
     for tokens in histories:

@@ -18,7 +18,9 @@ def test_draws_follow_the_distribution(params: dict[str, float]) -> None:
     token_ids, scores = kernels.filter_logits(LOGITS, made.temperature, made.top_k, made.top_p, made.min_p)
     expected = np.exp(scores.astype(np.float64)) / np.exp(scores.astype(np.float64)).sum()
     draws = 20_000
-    counts = np.bincount([Sampler(made, seed).choose(LOGITS, 5) for seed in range(draws)], minlength=len(LOGITS))
+    counts = np.bincount(
+        [Sampler(made, seed, 0).choose(LOGITS, [0] * 5) for seed in range(draws)], minlength=len(LOGITS)
+    )
     assert counts.sum() == counts[token_ids].sum() == draws
     statistic = float(((counts[token_ids] - draws * expected) ** 2 / (draws * expected)).sum())
     critical = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 5: 25.74}  # chi-square quantiles at 1 - 1e-4
@@ -29,21 +31,21 @@ def test_draws_follow_the_distribution(params: dict[str, float]) -> None:
 
 
 def test_greedy_takes_the_lowest_id_on_ties() -> None:
-    assert Sampler(SamplingParams(), 1).choose(LOGITS, 0) == 1
+    assert Sampler(SamplingParams(), 1, 0).choose(LOGITS, []) == 1
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
-    assert Sampler(SamplingParams(temperature=1e-300), 1).choose(np.array([0, 1, 5, 2], np.float32), 0) == 2
+    assert Sampler(SamplingParams(temperature=1e-300), 1, 0).choose(np.array([0, 1, 5, 2], np.float32), []) == 2
 
 
 def test_seeded_draws_are_pinned() -> None:
     """Changing the noise would change every seeded output that people have: it must not happen unnoticed."""
     logits = np.linspace(0, 1, 1000, dtype=np.float32)
-    drawn = [Sampler(SamplingParams(temperature=1.0), seed).choose(logits, seed) for seed in range(5)]
+    drawn = [Sampler(SamplingParams(temperature=1.0), seed, 0).choose(logits, [0] * seed) for seed in range(5)]
     assert drawn == [554, 145, 202, 489, 922]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_damaged_logits_are_refused(temperature: float) -> None:
     with pytest.raises(ModelError, match="not numbers"):
-        Sampler(SamplingParams(temperature=temperature), 1).choose(np.array([1, np.nan, 2], np.float32), 0)
+        Sampler(SamplingParams(temperature=temperature), 1, 0).choose(np.array([1, np.nan, 2], np.float32), [])

@@ -1,5 +1,7 @@
 """Matching drafts with the target's tokens, on every small tree."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,19 +13,19 @@ from slipstream.verify import match
 
 def test_chain_accepted_up_to_the_first_wrong_token() -> None:
     target = [5, 6, 9, 1]
-    verdict = match(Draft.chain([5, 6, 7]), lambda node, depth: target[depth])
+    verdict = match(Draft.chain([5, 6, 7]), lambda node, drafted: target[len(drafted)])
     assert verdict.accepted == (0, 1)
     assert verdict.tokens == (5, 6, 9)
 
 
 def test_fully_accepted_chain_gives_a_bonus_token() -> None:
-    verdict = match(Draft.chain([5, 6, 7]), lambda node, depth: 5 + depth)
+    verdict = match(Draft.chain([5, 6, 7]), lambda node, drafted: 5 + len(drafted))
     assert verdict.accepted == (0, 1, 2)
     assert verdict.tokens == (5, 6, 7, 8)
 
 
 def test_empty_draft_is_plain_decoding() -> None:
-    assert match(Draft.chain([]), lambda node, depth: 42).tokens == (42,)
+    assert match(Draft.chain([]), lambda node, drafted: 42).tokens == (42,)
 
 
 @st.composite
@@ -42,10 +44,11 @@ def test_verdict_is_what_plain_decoding_gives(draft: Draft, target: list[int]) -
     """The target's token depends on the depth alone here; the accepted nodes are the longest path that spells it."""
     asked = []
 
-    def target_token(node: int, depth: int) -> int:
+    def target_token(node: int, drafted: Sequence[int]) -> int:
         asked.append(node)
-        assert depth == (0 if node == ROOT else depths(draft.parents)[node] + 1)
-        return target[depth]
+        path = [] if node == ROOT else path_to(draft.parents, node)
+        assert list(drafted) == [int(draft.tokens[step]) for step in path]
+        return target[len(drafted)]
 
     verdict = match(draft, target_token)
     spelled = [[int(draft.tokens[node]) for node in path_to(draft.parents, leaf)] for leaf in range(len(draft))]

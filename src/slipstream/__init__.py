@@ -21,6 +21,7 @@ from slipstream.types import (
     SpeculationStats,
     StepOutput,
     Timing,
+    TokenLogprob,
     Usage,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "SpeculationStats",
     "StepOutput",
     "Timing",
+    "TokenLogprob",
     "Usage",
 ]
 

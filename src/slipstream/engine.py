@@ -4,8 +4,9 @@ import secrets
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -15,18 +16,30 @@ from numpy.typing import NDArray
 from slipstream import kernels
 from slipstream.drafters import DRAFTERS, Drafter, History, Models
 from slipstream.errors import OptionError
+from slipstream.grammar import GrammarCompiler
 from slipstream.metrics import count_pass
 from slipstream.models.checkpoint import Progress, open_checkpoint
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.models.default_model import DEFAULT_MODEL
 from slipstream.models.tokenizer import Tokenizer
-from slipstream.sampling import Sampler
+from slipstream.passes import (
+    Verified,
+    echoed_logprobs,
+    take_prompt_logprobs,
+    verified,
+    wanted_logits,
+    with_top,
+    within_grammar,
+)
+from slipstream.processors import BadWords
+from slipstream.sampling import Sampler, derived_seed
 from slipstream.scheduler import Scheduled, Scheduler, Sequence
 from slipstream.stopping import StopChecker
 from slipstream.types import (
     Completion,
     Draft,
     Origin,
+    Piece,
     Prompt,
     Request,
     SamplingParams,
@@ -35,7 +48,7 @@ from slipstream.types import (
     Usage,
     Verdict,
 )
-from slipstream.verify import match
+from slipstream.vocabulary import Vocabulary
 
 __all__ = ["DTYPES", "Engine"]
 
@@ -140,14 +153,17 @@ class Engine:
         num_speculative_tokens: int | None = None,
     ) -> Completion:
         """Completes one prompt: text as it is, token ids, or chat messages. Raises OptionError for a bad request."""
+        if params.n != 1:
+            raise OptionError(f"n is {params.n} and generate gives one completion: use generate_batch or stream")
         return self.generate_batch([Request(prompt, params, drafter, num_speculative_tokens)])[0]
 
     def generate_batch(self, requests: SequenceOf[Request]) -> list[Completion]:
         """Completes several requests together, each with its own parameters, drafter and draft length.
 
-        Each completion has the same tokens as if its request had run alone.
+        Each completion has the same tokens as if its request had run alone. A request with n > 1 gives n of them, one
+        after the other.
         """
-        sequences = [self._sequence(request) for request in requests]  # all are checked before any is run
+        sequences = [sequence for request in requests for sequence in self._sequences(request)]  # checks all first
         try:
             for sequence in sequences:
                 self._submit(sequence)
@@ -167,16 +183,26 @@ class Engine:
     ) -> Generator[StepOutput, None, None]:
         """Completes one prompt, pass by pass; the last output holds the completion. Closing it cancels the request.
 
-        The request is checked right away: OptionError comes from this call, not from the first output.
+        With n > 1, outputs of all n completions come as they are made, each with its `index`. The request is checked
+        right away: OptionError comes from this call, not from the first output.
         """
-        sequence = self._sequence(Request(prompt, params, drafter, num_speculative_tokens))
+        sequences = self._sequences(Request(prompt, params, drafter, num_speculative_tokens))
 
         def outputs() -> Generator[StepOutput, None, None]:
             try:
-                self._submit(sequence)
-                yield from self._outputs(sequence.request_id)
+                for sequence in sequences:
+                    self._submit(sequence)
+                running = deque(self._outputs(sequence.request_id) for sequence in sequences)
+                while running:  # in turns
+                    output = next(running[0], None)
+                    if output is None:
+                        running.popleft()
+                    else:
+                        running.rotate(-1)
+                        yield output
             finally:
-                self._forget(sequence.request_id)
+                for sequence in sequences:
+                    self._forget(sequence.request_id)
 
         return outputs()
 
@@ -203,7 +229,7 @@ class Engine:
             states = [sequence.draft_state for sequence in sequences]
             lengths = [sequence.draft_limit for sequence in sequences]
             for at, draft in zip(places, drafter.propose(states, lengths), strict=True):
-                drafts[at] = draft
+                drafts[at] = within_grammar(batch[at].sequence, draft)
         return drafts
 
     def _score(self, batch: list[Scheduled], drafts: list[Draft]) -> list[NDArray[np.float32]]:
@@ -224,43 +250,42 @@ class Engine:
                     sequence.cache,
                     np.concatenate([np.asarray(pending, np.int32), draft.tokens]),
                     np.concatenate([np.arange(-1, rows - 1, dtype=np.int32), draft.parents + np.int32(rows)]),
-                    num_logits=1 + len(draft) if scheduled.decodes else 0,
+                    num_logits=wanted_logits(scheduled, draft),
                 )
             )
         logits = self.target.forward(segments)[:, : self.tokenizer.vocab_size]  # padding ids are no tokens
-        return np.split(logits, np.cumsum([segment.num_logits for segment in segments])[:-1])
+        of_each = np.split(logits, np.cumsum([segment.num_logits for segment in segments])[:-1])
+        return [take_prompt_logprobs(*parts) for parts in zip(batch, drafts, of_each, strict=True)]
 
     def _verify(
         self, batch: list[Scheduled], drafts: list[Draft], logits: list[NDArray[np.float32]]
-    ) -> list[Verdict | None]:
-        """One verdict for each request; None where the prompt isn't through yet."""
-        verdicts: list[Verdict | None] = []
-        for scheduled, draft, rows in zip(batch, drafts, logits, strict=True):
-            verdicts.append(self._match(scheduled.sequence, draft, rows) if len(rows) else None)
-        return verdicts
+    ) -> list[Verified | None]:
+        """One verdict for each request, and its tokens' logprobs; None where the prompt isn't through yet."""
+        return [
+            verified(scheduled.sequence, draft, rows) if scheduled.decodes else None
+            for scheduled, draft, rows in zip(batch, drafts, logits, strict=True)
+        ]
 
-    def _match(self, sequence: Sequence, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
-        choose, position = sequence.history.sampler.choose, sequence.history.position
-        return match(draft, lambda node, depth: choose(logits[node + 1], position + depth))
-
-    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verdicts: list[Verdict | None]) -> list[StepOutput]:
+    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verdicts: list[Verified | None]) -> list[StepOutput]:
         """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
         outputs = []
-        for scheduled, draft, verdict in zip(batch, drafts, verdicts, strict=True):
+        for scheduled, draft, decided in zip(batch, drafts, verdicts, strict=True):
             sequence, rows = scheduled.sequence, range(scheduled.rows)
-            if verdict is None:
+            if decided is None:
                 sequence.cache.keep(rows)
                 continue
+            verdict, logprobs = decided
             committed = 0
-            for token in verdict.tokens:
+            for token, logprob in zip(verdict.tokens, logprobs, strict=True):
                 sequence.history.tokens.append(token)
                 origin: Origin = "draft" if committed < len(verdict.accepted) else "target"
                 committed += 1
-                if sequence.stop.push(token, origin):
+                if sequence.stop.push(token, origin, logprob):
                     break
-            kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
-            sequence.cache.keep([*rows, *(len(rows) + node for node in kept)])
-            assert sequence.cache.length == len(sequence.history.tokens) - 1, "a cache must not lead its sequence"
+            if committed:
+                kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
+                sequence.cache.keep([*rows, *(len(rows) + node for node in kept)])
+                assert sequence.cache.length == len(sequence.history.tokens) - 1, "a cache must not lead its sequence"
             count_pass(sequence.stats, draft, verdict, committed)
             sequence.clock.tick(committed)
             outputs.append(self._output(sequence, draft, verdict))
@@ -272,35 +297,49 @@ class Engine:
         finished = sequence.stop.finish_reason is not None
         refused = () if finished else (node for node in range(len(draft)) if node not in verdict.accepted)
         completion = self._complete(sequence) if finished else None
+        is_first = sequence.stats.target_passes <= 1
+        echoed = self._echo(sequence) if is_first and sequence.params.echo else ()
         return StepOutput(
             sequence.request_id,
-            sequence.stop.release(),
+            (*echoed, *sequence.stop.release()),
             tuple(self.tokenizer.decode([int(draft.tokens[node])]) for node in refused),
             completion,
+            sequence.index,
         )
+
+    def _echo(self, sequence: Sequence) -> tuple[Piece, ...]:
+        """The prompt, in the pieces that a completion is streamed in."""
+        prompt = sequence.history.tokens[: sequence.history.num_prompt_tokens]
+        pieces = StopChecker(len(prompt), (), (), self.tokenizer.token_bytes)
+        for token, logprob in zip(prompt, echoed_logprobs(sequence) or [None] * len(prompt), strict=True):
+            pieces.push(token, "prompt", logprob)
+        return pieces.release()
 
     def _complete(self, sequence: Sequence) -> Completion:
         self.scheduler.retire(sequence.request_id)
-        stop, history = sequence.stop, sequence.history
+        stop, history, params = sequence.stop, sequence.history, sequence.params
         assert stop.finish_reason is not None
-        token_ids = stop.token_ids
+        echoed = history.tokens[: history.num_prompt_tokens] if params.echo else []
+        logprobs = None if params.logprobs is None else (*echoed_logprobs(sequence), *stop.logprobs)
         return Completion(
-            text=stop.text,
-            token_ids=token_ids,
+            text=self.tokenizer.decode(echoed) + stop.text,
+            token_ids=(*echoed, *stop.token_ids),
             finish_reason=stop.finish_reason,
             seed=history.sampler.seed,
-            usage=Usage(history.num_prompt_tokens, len(token_ids)),
+            usage=Usage(history.num_prompt_tokens, len(stop.token_ids)),
             speculation=sequence.stats,
             timing=sequence.clock.timing(sequence.stats.committed),
+            index=sequence.index,
+            logprobs=logprobs,
+            prompt_logprobs=with_top(sequence.prompt_logprobs, params.prompt_logprobs),
         )
 
     def _submit(self, sequence: Sequence) -> None:
         with self._lock:
-            if sequence.stop.finish_reason is None:
+            if sequence.stop.finish_reason is None or sequence.prompt_logprobs is not None:
                 self.scheduler.add(sequence)
             else:  # max_tokens 0
-                output = StepOutput(sequence.request_id, (), (), self._complete(sequence))
-                self._inbox[sequence.request_id].append(output)
+                self._inbox[sequence.request_id].append(self._output(sequence, NO_DRAFT, Verdict((), ())))
 
     def _outputs(self, request_id: int) -> Iterator[StepOutput]:
         """Steps the engine until this request is finished, and gives its outputs. Others' wait in their inbox."""
@@ -321,8 +360,9 @@ class Engine:
             self.scheduler.retire(request_id)
             self._inbox.pop(request_id, None)
 
-    def _sequence(self, request: Request) -> Sequence:
-        """Checks a request and makes its running record. Nothing is run before all of it is known to be right."""
+    def _sequences(self, request: Request) -> list[Sequence]:
+        """Checks a request and makes the running records of its n completions. Nothing is run before all of it is known
+        to be right."""
         tokens = self._prompt_tokens(request.prompt)
         params = request.params
         context = self.config.context_length
@@ -336,20 +376,59 @@ class Engine:
         room = context - len(tokens)
         max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
         limit = len(tokens) + max_tokens
-        seed = secrets.randbits(32) if params.seed is None else params.seed
-        history = History(tokens, len(tokens), limit, Sampler(params, seed))
+        if params.min_tokens > max_tokens:
+            raise OptionError(f"min_tokens is {params.min_tokens} and the context has room for {max_tokens}: use less")
+        for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            self._check_ids(f"{name} has", token_ids)
         drafter = self._drafter(request.drafter or self.default_drafter)
-        eos_ids = frozenset[int]() if params.ignore_eos else self.eos_token_ids
-        return Sequence(
-            request_id=next(self._ids),
-            history=history,
-            drafter=drafter,
-            draft_state=drafter.start(history),
-            num_speculative_tokens=num_speculative_tokens,
-            cache=self.target.new_cache(limit + min(num_speculative_tokens, max_tokens)),
-            stop=StopChecker(max_tokens, eos_ids, params.stop, self.tokenizer.token_bytes),
-            stats=SpeculationStats(drafter.name, num_speculative_tokens),
-        )
+        end_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
+        grammar = self._grammars.compile(params, max_tokens) if params.has_grammar else None
+        words = [word.encode() for word in params.bad_words]
+        bad_words = BadWords(words, self._vocabulary) if words else None
+        seed = secrets.randbits(32) if params.seed is None else params.seed
+        wants_prompt = params.prompt_logprobs is not None or (params.echo and params.logprobs is not None)
+        sequences = []
+        for index in range(params.n):
+            own_grammar = grammar.copy() if grammar else None
+            sampler = Sampler(
+                params,
+                derived_seed(seed, index),
+                len(tokens),
+                end_ids=end_ids,
+                bad_words=bad_words,
+                allowed=own_grammar.allowed if own_grammar else None,
+            )
+            history = History(list(tokens), len(tokens), limit, sampler)
+            sequences.append(
+                Sequence(
+                    request_id=next(self._ids),
+                    history=history,
+                    drafter=drafter,
+                    draft_state=drafter.start(history),
+                    num_speculative_tokens=num_speculative_tokens,
+                    cache=self.target.new_cache(limit + min(num_speculative_tokens, max_tokens)),
+                    stop=StopChecker(max_tokens, end_ids, params.stop, self.tokenizer.token_bytes, params.min_tokens),
+                    stats=SpeculationStats(drafter.name, num_speculative_tokens),
+                    index=index,
+                    grammar=own_grammar,
+                    prompt_logprobs=[None] if wants_prompt else None,
+                )
+            )
+        return sequences
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary([self.tokenizer.token_bytes(token) for token in range(self.tokenizer.vocab_size)])
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        controls = self.tokenizer.control_token_ids | self.eos_token_ids
+        return GrammarCompiler(self._vocabulary, controls, self.eos_token_ids, self.tokenizer.encode_part)
+
+    def _check_ids(self, what: str, token_ids: Iterable[int]) -> None:
+        for token in token_ids:
+            if not 0 <= token < self.tokenizer.vocab_size:
+                raise OptionError(f"{what} token id {token}: use ids from 0 to {self.tokenizer.vocab_size - 1}")
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -359,9 +438,7 @@ class Engine:
         tokens = [int(item) for item in prompt if isinstance(item, (int, np.integer))]
         if len(tokens) < len(prompt):
             raise OptionError("a prompt is a text, a list of token ids or a list of chat messages, not a mixture")
-        for token in tokens:
-            if not 0 <= token < self.tokenizer.vocab_size:
-                raise OptionError(f"the prompt has token id {token}: use ids from 0 to {self.tokenizer.vocab_size - 1}")
+        self._check_ids("the prompt has", tokens)
         return tokens
 
     def _drafter(self, name: str) -> Drafter:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from slipstream.cache import KVCache
 from slipstream.drafters.base import Drafter, History
+from slipstream.grammar import Grammar
 from slipstream.stopping import StopChecker
-from slipstream.types import SpeculationStats, Timing
+from slipstream.types import SamplingParams, SpeculationStats, Timing, TokenLogprob
 
 __all__ = ["Clock", "Scheduled", "Scheduler", "Sequence"]
 
@@ -50,7 +51,14 @@ class Sequence:
     cache: KVCache
     stop: StopChecker
     stats: SpeculationStats
+    index: int = 0  # which of its request's n completions it is
+    grammar: Grammar | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None  # as far as the prompt has been fed; None if not wanted
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.history.sampler.params
 
     @property
     def pending(self) -> int:
@@ -61,6 +69,11 @@ class Sequence:
     def draft_limit(self) -> int:
         """Most tokens worth drafting: the target adds one of its own, and nothing past the last one counts."""
         return max(0, min(self.num_speculative_tokens, self.history.limit - len(self.history.tokens) - 1))
+
+    @property
+    def output(self) -> list[int]:
+        """The committed tokens behind the prompt."""
+        return self.history.tokens[self.history.num_prompt_tokens :]
 
 
 @dataclass(frozen=True, slots=True)

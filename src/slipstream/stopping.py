@@ -8,7 +8,7 @@ import codecs
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from slipstream.types import FinishReason, Origin, Piece
+from slipstream.types import NO_TOKEN, FinishReason, Origin, Piece, TokenLogprob
 
 __all__ = ["StopChecker"]
 
@@ -17,6 +17,7 @@ __all__ = ["StopChecker"]
 class _Token:
     token_id: int
     origin: Origin
+    logprob: TokenLogprob | None
     end: int  # length of the text once this token was decoded
     whole: bool  # no character is left unfinished after it
 
@@ -25,18 +26,28 @@ class StopChecker:
     """The end of one request, and its text up to there.
 
     max_tokens    most tokens to emit; a completion of 0 is finished from the start
-    eos_ids       tokens that end the completion without being part of it
+    end_ids       tokens that end the completion without being part of it
     stop          strings that do; the text ends right before the first one
     token_bytes   the UTF-8 bytes that a token adds to the text
+    min_tokens    a stop string that begins in the text of the first so many tokens is none (that no token ends the
+                  completion before is the sampler's business)
     """
 
     def __init__(
-        self, max_tokens: int, eos_ids: Collection[int], stop: tuple[str, ...], token_bytes: Callable[[int], bytes]
+        self,
+        max_tokens: int,
+        end_ids: Collection[int],
+        stop: tuple[str, ...],
+        token_bytes: Callable[[int], bytes],
+        min_tokens: int = 0,
     ) -> None:
         self.finish_reason: FinishReason | None = None if max_tokens else "length"
         self.text = ""
         self._max_tokens = max_tokens
-        self._eos_ids = frozenset(eos_ids)
+        self._end_ids = frozenset(end_ids)
+        self._min_tokens = min_tokens
+        self._too_early = min_tokens > 0  # for a stop string to begin
+        self._searched_from = 0  # where in the text the first stop string may begin
         self._stop = stop
         self._longest_stop = max(map(len, stop), default=0)
         self._token_bytes = token_bytes
@@ -49,16 +60,24 @@ class StopChecker:
         """Tokens emitted so far (all of them, held back or not)."""
         return tuple(token.token_id for token in self._tokens)
 
-    def push(self, token_id: int, origin: Origin) -> bool:
+    @property
+    def logprobs(self) -> tuple[TokenLogprob | None, ...]:
+        """What was pushed with each of token_ids."""
+        return tuple(token.logprob for token in self._tokens)
+
+    def push(self, token_id: int, origin: Origin, logprob: TokenLogprob | None = None) -> bool:
         """Takes the next committed token; True when the completion ends with it."""
         assert self.finish_reason is None, "a finished completion takes no more tokens"
-        if token_id in self._eos_ids:
-            self._finish("stop")
+        if token_id == NO_TOKEN or token_id in self._end_ids:
+            self._finish("blocked" if token_id == NO_TOKEN else "stop")
             return True
         searched = len(self.text)
         self.text += self._decoder.decode(self._token_bytes(token_id))
         unfinished = bool(self._decoder.getstate()[0])
-        self._tokens.append(_Token(token_id, origin, len(self.text), not unfinished))
+        self._tokens.append(_Token(token_id, origin, logprob, len(self.text), not unfinished))
+        if self._too_early:
+            self._searched_from = len(self.text)
+            self._too_early = len(self._tokens) < self._min_tokens or unfinished
         if self._cut_at_stop_string(searched):
             self.finish_reason = "stop"
         elif len(self._tokens) == self._max_tokens:
@@ -77,7 +96,7 @@ class StopChecker:
         pieces = []
         start = self._tokens[self._released - 1].end if self._released else 0
         for token in self._tokens[self._released : certain]:
-            pieces.append(Piece(token.token_id, self.text[start : token.end], token.origin))
+            pieces.append(Piece(token.token_id, self.text[start : token.end], token.origin, token.logprob))
             start = token.end
         self._released = certain
         return tuple(pieces)
@@ -93,7 +112,7 @@ class StopChecker:
 
     def _cut_at_stop_string(self, searched: int) -> bool:
         """Cuts text and tokens at the first stop string that ends behind `searched`."""
-        begin = max(0, searched - self._longest_stop + 1)
+        begin = max(self._searched_from, searched - self._longest_stop + 1)
         found = [at for at in (self.text.find(stop, begin) for stop in self._stop) if at >= 0]
         if not found:
             return False
@@ -112,7 +131,7 @@ class StopChecker:
 
     def _start_of_possible_stop(self) -> int:
         """Where the text's longest ending that is the beginning of a stop string starts; its length without one."""
-        for length in range(min(self._longest_stop - 1, len(self.text)), 0, -1):
+        for length in range(min(self._longest_stop - 1, len(self.text) - self._searched_from), 0, -1):
             if any(stop.startswith(self.text[-length:]) for stop in self._stop if len(stop) > length):
                 return len(self.text) - length
         return len(self.text)

@@ -6,12 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import click
 import pytest
 
-from slipstream import DRAFTERS, Engine
+from slipstream import DRAFTERS, Engine, SamplingParams
 from slipstream.cli import cli, main
 from slipstream.cli.compare import Difference, first_difference
 from slipstream.cli.demo import PARAMS, Outcome, in_words
@@ -67,9 +67,13 @@ def test_generate_json_has_the_agreed_shape(tiny):
         "token_ids": list,
         "finish_reason": str,
         "seed": int,
+        "index": int,
+        "logprobs": type(None),
+        "prompt_logprobs": type(None),
         "usage": {"prompt_tokens": int, "completion_tokens": int},
         "speculation": {
             "drafter": str,
+            "verification": str,
             "num_speculative_tokens": int,
             "target_passes": int,
             "drafted": int,
@@ -85,14 +89,18 @@ def test_generate_json_has_the_agreed_shape(tiny):
             "decode_seconds": float,
             "tokens_per_second": float,
         },
+        "params": {},
     }
 
     def shape_of(value):
         return {key: shape_of(inner) for key, inner in value.items()} if isinstance(value, dict) else type(value)
 
     answer = record(tiny("generate", "hello", "--max-tokens", 40, "--json"))
-    assert shape_of(answer) == shape
     assert list(answer) == list(shape)
+    assert answer["params"]["temperature"] == 0
+    assert list(answer.pop("params")) == [field.name for field in fields(SamplingParams)]
+    shape.pop("params")
+    assert shape_of(answer) == shape
     assert len(answer["token_ids"]) == answer["usage"]["completion_tokens"] == 40
     counts = answer["speculation"]
     assert counts["drafted"] == counts["accepted"] + counts["rejected"] + counts["unverified"]
@@ -124,10 +132,55 @@ def test_every_option_of_generate_does_something(tiny, tiny_path):
     assert sampled["token_ids"] != plain["token_ids"]
     for narrowed in (["--top-k", 1], ["--top-p", 1e-9], ["--min-p", 1]):
         assert generate("--temperature", 1.5, "--seed", 3, *narrowed)["token_ids"] == plain["token_ids"]
+    ids, text = plain["token_ids"], plain["text"]
+    for changed in (
+        ["--typical-p", 0.05, "--temperature", 1.5, "--seed", 3],
+        ["--repetition-penalty", 2],
+        ["--frequency-penalty", 9],
+        ["--presence-penalty", 9],
+        ["--no-repeat-ngram-size", 1],
+        ["--logit-bias", f"{ids[0]}=-100"],
+        ["--logit-bias", "40=50", "--logit-bias", "41=50"],
+        ["--bad-word", next(character for character in text if character.isascii())],
+        ["--stop-token-id", ids[2]],
+        ["--regex", "[a-c]+"],
+        ["--grammar", 'start: "x" | "y"'],
+        ["--json-schema", '{"enum": ["one", "two"]}'],
+        ["--echo"],
+    ):
+        assert generate(*changed)["token_ids"] != ids, changed
+    penalised = [generate("--presence-penalty", 9, *window)["token_ids"] for window in ([], ["--penalty-window", 1])]
+    assert penalised[0] != penalised[1]
+    assert generate("--stop-token-id", ids[2], "--min-tokens", 6)["usage"]["completion_tokens"] >= 6
+    assert generate("--ignore-eos")["params"]["ignore_eos"] is True
+    assert generate("--verification", "rejection")["params"]["verification"] == "rejection"
+    assert [len(entry["top"]) for entry in generate("--logprobs", 2)["logprobs"]] == [2] * len(ids)
+    assert generate("--logprobs", 0, "--logprobs-of", "processed")["logprobs"][0]["token_id"] == ids[0]
+    scored = generate("--prompt-logprobs", 0)
+    assert len(scored["prompt_logprobs"]) == scored["usage"]["prompt_tokens"]
     drafted = generate("--draft-model", tiny_path)
     assert drafted["speculation"]["drafter"] == "draft_model"
     assert drafted["speculation"]["accepted"] > 0
     assert drafted["token_ids"] == plain["token_ids"]
+
+
+def test_several_answers(tiny):
+    options = ("generate", "hello", "--n", 3, "--max-tokens", 6, "--temperature", 1, "--seed", 4)
+    code, out, err = tiny(*options, "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    assert len({answer["seed"] for answer in answers}) == len({answer["text"] for answer in answers}) == 3
+    _, out, _ = tiny(*options)
+    assert out == "".join(f"--- {answer['index'] + 1} of 3\n{answer['text']}\n" for answer in answers)
+
+
+def test_grammars_from_files(tiny, tmp_path):
+    (tmp_path / "schema.json").write_text('{"enum": ["one", "two"]}')
+    (tmp_path / "latin1.txt").write_bytes(b"\xff")
+    assert json.loads(tiny("generate", "hello", "--json-schema", f"@{tmp_path / 'schema.json'}")[1]) in ("one", "two")
+    expect_error(tiny("generate", "hello", "--regex", f"@{tmp_path / 'absent'}"), "can't be read")
+    expect_error(tiny("generate", "hello", "--regex", f"@{tmp_path / 'latin1.txt'}"), "is not UTF-8")
 
 
 def test_shown_drafts_hold_the_answer(run, loaded):
@@ -234,6 +287,54 @@ def test_first_difference():
     assert first_difference(2, (1, 2), (1,)) == Difference(2, 1, 2, None)
 
 
+# audit ----------------------------------------------------------------------------------------------------------------
+
+
+def test_audit_json_has_the_agreed_shape(tiny, tiny_path):
+    options = ["--limit", 1, "--draft-model", tiny_path, "--samples", 64, "--max-tokens", 16]
+    report = record(tiny("audit", "--json", *options))
+    assert report["lossless"] is True
+    assert report["runs"] == report["identical"] == 96  # 8 options × 2 drafters × 3 lengths, alone and in a batch
+    assert report["differences"] == []
+    assert all(report["accepted"][name] > 0 for name in ("ngram", "draft_model"))
+    tests = {(test["drafter"], test["verification"]): test for test in report["distribution"]["tests"]}
+    assert set(tests) == {("ngram", "match"), ("draft_model", "match"), ("draft_model", "rejection")}
+    assert all(test["passed"] and test["p_value"] > 1e-4 for test in tests.values())
+    assert set(report["options"]) == {"greedy", "sampled", "hot", "penalised", "banned", "stopped", "regex", "json"}
+
+
+def test_audit_reports_a_difference(tiny, monkeypatch):
+    generate = Engine.generate
+
+    def tampered(engine, prompt, params, *, drafter=None, num_speculative_tokens=None):
+        completion = generate(engine, prompt, params, drafter=drafter, num_speculative_tokens=num_speculative_tokens)
+        if drafter != "ngram" or num_speculative_tokens != 4 or params.typical_p == 1:
+            return completion
+        return replace(completion, token_ids=(*completion.token_ids[:3], 7, *completion.token_ids[4:]))
+
+    monkeypatch.setattr(Engine, "generate", tampered)
+    code, out, _ = tiny("audit", "--json", "--limit", 1, "--max-tokens", 16)
+    report = json.loads(out)
+    assert (code, report["lossless"]) == (1, False)
+    [difference] = report["differences"]
+    assert (difference["options"], difference["what"], difference["position"]) == ("hot", "token_ids", 3)
+    assert (difference["drafter"], difference["num_speculative_tokens"], difference["batched"]) == ("ngram", 4, False)
+    assert difference["drafted"] == 7
+    code, out, _ = tiny("audit", "--limit", 1, "--max-tokens", 16)
+    assert code == 1
+    assert "NOT lossless" in out
+    assert "hot, ngram with 4: token_ids differ at position 3" in " ".join(out.split())
+
+
+def test_audit_notices_a_wrong_distribution(tiny, monkeypatch):
+    """Draws that don't depend on the seed are no draws."""
+    monkeypatch.setattr("slipstream.engine.derived_seed", lambda seed, index: seed)
+    code, out, _ = tiny("audit", "--json", "--limit", 1, "--max-tokens", 16, "--samples", 128)
+    report = json.loads(out)
+    assert (code, report["differences"]) == (1, [])
+    assert [test["passed"] for test in report["distribution"]["tests"]] == [False]
+
+
 # demo -----------------------------------------------------------------------------------------------------------------
 
 
@@ -326,7 +427,8 @@ def test_help_tells_every_default(name):
     for parameter in COMMANDS[name].params:
         if not isinstance(parameter, click.Option) or parameter.is_flag or parameter.name in ("help", "version"):
             continue
-        optional = {"system", "stop", "draft_model", "workload"}  # nothing, unless given
+        optional = {"system", "stop", "stop_token_ids", "bad_words", "logit_bias", "draft_model", "workload"}
+        optional |= {"json_schema", "regex", "grammar"}  # nothing, unless given
         told = parameter.show_default or "[default:" in (parameter.help or "")
         assert told or parameter.name in optional, parameter.name
 
@@ -352,7 +454,7 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
     [
         (["genrate"], "Did you mean 'generate'?"),
         (["generate"], "Missing argument 'PROMPT'"),
-        (["generate", "hi", "--max-token", "3"], "Did you mean '--max-tokens'?"),
+        (["generate", "hi", "--max-token", "3"], "Did you mean one of: '--max-tokens'"),
         (["generate", "hi", "there"], "unexpected extra argument"),
         (["generate", ""], "the prompt is empty"),
         (["generate", "ab\udcff"], "the prompt is not valid UTF-8 text at character 3"),
@@ -372,6 +474,22 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
         (["generate", "hi", "--seed", "-1"], "seed is -1"),
         (["generate", "hi", "--seed", str(2**64)], "seed is 18446744073709551616"),
         (["generate", "hi", "--stop", ""], "--stop is empty"),
+        (["generate", "hi", "--typical-p", "0"], "typical_p is 0.0"),
+        (["generate", "hi", "--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+        (["generate", "hi", "--penalty-window", "3"], "there is no penalty"),
+        (["generate", "hi", "--logit-bias", "3"], "--logit-bias is '3'"),
+        (["generate", "hi", "--logit-bias", "3=nan"], "logit_bias is"),
+        (["generate", "hi", "--bad-word", ""], "--bad-word is empty"),
+        (["generate", "hi", "--min-tokens", "9", "--max-tokens", "3"], "min_tokens is 9"),
+        (["generate", "hi", "--regex", ""], "--regex is empty"),
+        (["generate", "hi", "--regex", "a", "--grammar", "start: /a/"], "regex and grammar are given"),
+        (["generate", "hi", "--regex", "a", "--ignore-eos"], "ignore_eos and regex"),
+        (["generate", "hi", "--verification", "hope"], "'hope' is not"),
+        (["generate", "hi", "--logprobs", "21", "--json"], "logprobs is 21"),
+        (["generate", "hi", "--logprobs", "2"], "add --json"),
+        (["generate", "hi", "--logprobs-of", "processed", "--json"], "logprobs None"),
+        (["generate", "hi", "--n", "0"], "n is 0"),
+        (["generate", "hi", "--n", "2", "--show-drafts"], "--n is 2"),
         (["generate", "hi", "--system", ""], "--system is empty"),
         (["generate", "hi", "--system", "s", "--raw"], "--system needs the chat template"),
         (["generate", "hi", "--json", "--show-drafts"], "use one of the two"),
@@ -380,10 +498,13 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
         (["compare", "--drafters", ""], "--drafters has ''"),
         (["compare", "--drafters", "draft_model"], "name one with --draft-model"),
         (["compare", "--drafters", "ngram", "--draft-model", "x"], "makes no use of --draft-model"),
+        (["compare", "--verification", "rejection"], "use match, or slipstream audit"),
         (["compare", "--limit", "0"], "0 is not in the range"),
         (["compare", "--as", "code_edit"], "name one with --prompts"),
         (["compare", "--as", "prose"], "'prose' is not"),
         (["compare", "--prompts", "absent.jsonl"], "absent.jsonl can't be read"),
+        (["audit", "--drafters", "magic"], "--drafters has 'magic'"),
+        (["audit", "--max-tokens", "2"], "2 is not in the range"),
         (["demo", "--drafter", "null"], "name another drafter"),
         (["models", "extra"], "unexpected extra argument"),
     ],
@@ -420,6 +541,8 @@ def test_bad_models_and_requests_are_one_line(run, tiny, tiny_path, smollm2_path
     expect_error(tiny("generate", "x " * 800), "context is 1024")
     expect_error(tiny("generate", "hi", "--draft-model", smollm2_path), "token")
     expect_error(run("generate", "hi", "--model", tiny_path / "config.json"), "give its directory")
+    expect_error(tiny("generate", "hi", "--regex", "("), "regex is '('")
+    expect_error(tiny("generate", "hi", "--logit-bias", "9999=1"), "logit_bias has token id 9999")
     expect_error(tiny("chat", stdin=b"ab\xff\n"), "UTF-8")
 
 

@@ -1,6 +1,7 @@
 """The command line: arguments in, text out. One file a command; what commands share is in options, prompts, render.
 
-Exit codes: 0 done, 1 `compare` found a difference, 2 bad input (one line on standard error), 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 `compare` or `audit` found a difference, 2 bad input (one line on standard error), 130 stopped by
+Ctrl-C.
 """
 
 import os
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from slipstream.cli.audit import audit
 from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
 from slipstream.cli.compare import compare
@@ -48,7 +50,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (demo, generate, chat, compare, bench, models):
+for command in (demo, generate, chat, compare, bench, audit, models):
     cli.add_command(command)
 
 

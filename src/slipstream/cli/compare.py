@@ -19,7 +19,7 @@ from slipstream.cli.prompts import BUILT_IN, as_prompt, read_prompts
 from slipstream.cli.render import BUSY, counted, disturbed, rate_ratio, speedup_text, tracking, verdict_text, visible
 from slipstream.types import Prompt
 
-__all__ = ["Difference", "Tally", "compare", "first_difference"]
+__all__ = ["Difference", "Tally", "compare", "drafter_names", "first_difference", "requests_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,13 @@ def compare(
     Plain decoding and the drafters take turns on each prompt, so that noise of the machine hits all of them. Figures
     are totals over all prompts. Exit code 1 if any output differs.
     """
-    names = None if drafters is None else _drafter_names(drafters, engine_options)
-    requests = _requests(prompts, limit, workload, raw)
+    if params.verification != "match":
+        raise OptionError(
+            "--verification rejection keeps the distribution, not the very tokens that compare checks: use match, or "
+            "slipstream audit"
+        )
+    names = None if drafters is None else drafter_names(drafters, engine_options)
+    requests = requests_of(prompts, limit, workload, raw)
     engine = engine_options.load()
     plain, tallies = _run(engine, requests, params, names or [name for name in engine.drafter_names if name != "null"])
     if as_json:
@@ -123,7 +128,8 @@ def first_difference(prompt: int, plain: Sequence[int], drafted: Sequence[int]) 
     return None
 
 
-def _drafter_names(drafters: str, engine_options: EngineOptions) -> list[str]:
+def drafter_names(drafters: str, engine_options: EngineOptions) -> list[str]:
+    """The names in the value of --drafters. Raises OptionError for one that there isn't, or that lacks its models."""
     names = list(dict.fromkeys(name.strip() for name in drafters.split(",")))
     for name in names:
         if name not in DRAFTERS:
@@ -133,7 +139,8 @@ def _drafter_names(drafters: str, engine_options: EngineOptions) -> list[str]:
     return names
 
 
-def _requests(prompts: Path | None, limit: int | None, workload: str | None, raw: bool) -> list[Prompt]:
+def requests_of(prompts: Path | None, limit: int | None, workload: str | None, raw: bool) -> list[Prompt]:
+    """The prompts of a file, or the built-in ones."""
     if prompts is not None:
         return read_prompts(prompts, limit=limit, code_edit=workload == "code_edit", raw=raw)
     if workload is not None:

@@ -30,8 +30,9 @@ class Models:
 class History:
     """What a drafter may read of a request.
 
-    tokens  prompt and committed tokens; it only ever grows
-    limit   most tokens that the sequence can reach
+    tokens   prompt and committed tokens; it only ever grows
+    limit    most tokens that the sequence can reach
+    sampler  chooses tokens as the target does: a drafter that samples uses it
     """
 
     tokens: list[int]

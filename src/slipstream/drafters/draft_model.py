@@ -15,7 +15,7 @@ from slipstream.cache import KVCache
 from slipstream.drafters.base import History, Models
 from slipstream.errors import ModelError, OptionError
 from slipstream.models.decoder import Segment
-from slipstream.types import Draft
+from slipstream.types import NO_TOKEN, Draft
 
 __all__ = ["DraftModelDrafter"]
 
@@ -27,6 +27,7 @@ class _State:
     history: History
     cache: KVCache
     draft: list[int] = field(default_factory=list)  # the last one proposed
+    probs: list[NDArray[np.float64]] = field(default_factory=list)  # what it was drawn from, for the rule "rejection"
     base: int = 0  # length of the history that it continued
 
     def roll_back(self) -> None:
@@ -37,19 +38,39 @@ class _State:
         while same < end and self.draft[same - self.base] == tokens[same]:
             same += 1
         self.cache.truncate(same)
-        self.draft, self.base = [], len(tokens)
+        self.draft, self.probs, self.base = [], [], len(tokens)
 
     def pending(self) -> list[int]:
         """Tokens to feed for the logits of the next guess."""
         fed = self.cache.length
         return [*self.history.tokens[fed:], *self.draft[max(0, fed - self.base) :]]
 
+    def guess(self, logits: NDArray[np.float32]) -> bool:
+        """Adds the next token to the draft; False where nothing can follow."""
+        sampler, tokens = self.history.sampler, self.history.tokens
+        if sampler.rejects:
+            probs = sampler.probs(logits, tokens, self.draft)
+            if probs is None:
+                return False
+            self.probs.append(probs)
+            token = sampler.draft(probs, tokens, self.draft)
+        else:
+            token = sampler.choose(logits, tokens, self.draft)
+            if token == NO_TOKEN:
+                return False
+        self.draft.append(token)
+        return token not in sampler.end_ids
+
+    def proposed(self) -> Draft:
+        return Draft.chain(self.draft, np.array(self.probs) if self.probs else None)
+
 
 class DraftModelDrafter:
     """Feeds all requests through the draft model together, once a drafted position.
 
-    It samples like the target does, with the same noise (slipstream.sampling), which couples its choice to the target's
-    and keeps acceptance high. Its context may be shorter than the target's: then it stops drafting.
+    It samples like the target does, with the same options and the same noise (slipstream.sampling), which couples its
+    choice to the target's and keeps acceptance high; under the rule "rejection", with noise of its own. Its context may
+    be shorter than the target's: then it stops drafting.
     """
 
     name: ClassVar[str] = "draft_model"
@@ -81,13 +102,16 @@ class DraftModelDrafter:
         for state, length in zip(states, wanted, strict=True):
             while length and len(tokens := state.pending()) > PREFILL_ROWS:
                 self._feed([state], [tokens[:PREFILL_ROWS]], num_logits=0)
-        for depth in range(max(wanted, default=0)):
-            active = [state for state, length in zip(states, wanted, strict=True) if length > depth]
-            logits = self._feed(active, [state.pending() for state in active], num_logits=1)  # (active, vocab)
-            for state, row in zip(active, logits, strict=True):
-                position = state.history.position + depth
-                state.draft.append(state.history.sampler.choose(row[: self.vocab_size], position))
-        return [Draft.chain(state.draft) for state in states]
+        active = [(state, length) for state, length in zip(states, wanted, strict=True) if length]
+        while active:
+            feeding = [state for state, _ in active]
+            logits = self._feed(feeding, [state.pending() for state in feeding], num_logits=1)  # (active, vocab)
+            active = [
+                (state, length)
+                for (state, length), row in zip(active, logits[:, : self.vocab_size], strict=True)
+                if state.guess(row) and len(state.draft) < length
+            ]
+        return [state.proposed() for state in states]
 
     def _feed(self, states: list[_State], tokens: list[list[int]], num_logits: int) -> NDArray[np.float32]:
         segments = [

@@ -53,6 +53,11 @@ class Tokenizer:
         return len(self._strings)
 
     @property
+    def control_token_ids(self) -> frozenset[int]:
+        """The tokens that have a meaning instead of a text."""
+        return self._control
+
+    @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
@@ -67,6 +72,10 @@ class Tokenizer:
         if self._chat_template is None:
             raise ModelError("this model has no chat template: give it plain text instead of messages (--raw)")
         return self._encode(self._chat_template.render(messages), add_special_tokens=False)
+
+    def encode_part(self, text: str) -> list[int]:
+        """The token ids of a part of a text: nothing is put before or after it."""
+        return self._encode(text, add_special_tokens=False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:

@@ -1,1 +1,1 @@
-"""What measures: benchmarks of the kernels and of the whole pass."""
+"""What measures and checks: benchmarks of the kernels and of the whole pass, the audit."""

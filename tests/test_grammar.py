@@ -1,0 +1,162 @@
+"""Output under a grammar: it obeys, the drafts do, and the matcher never remembers what was not emitted."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import zoo
+
+from slipstream import DRAFTERS, Engine, SamplingParams
+from slipstream.grammar import Grammar
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 5},
+        "size": {"enum": ["small", "large"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "size", "count"],
+    "additionalProperties": False,
+}
+LARK = """
+start: item ("," item)*
+item: "the " COLOUR
+COLOUR: "red" | "green" | "blue"
+"""
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return zoo.zoo_engine(tmp_path_factory.mktemp("grammar"), "llama", "noisy", num_speculative_tokens=6)
+
+
+def compiled(engine: Engine, **options: object) -> Grammar:
+    grammar = engine._grammars.compile(SamplingParams(**options), 1000)
+    assert grammar is not None
+    return grammar
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_output_obeys(engine: Engine, drafter: str, seed: int) -> None:
+    options = {"temperature": 1.0, "seed": seed, "logit_bias": {261: 3}}  # towards an end
+    regex = r"(the |thing ){2,}(in|on) [0-9]{3}"
+    text = engine.generate("a", SamplingParams(regex=regex, max_tokens=200, **options), drafter=drafter)
+    assert text.finish_reason == "stop"
+    assert re.fullmatch(regex, text.text)
+    answer = engine.generate("a", SamplingParams(json_schema=SCHEMA, max_tokens=200, **options), drafter=drafter)
+    assert answer.finish_reason == "stop"
+    value = json.loads(answer.text)
+    assert list(value) == ["name", "size", "count"]
+    assert value["size"] in ("small", "large")
+    assert 0 <= value["count"] <= 99
+    assert 1 <= len(value["name"]) <= 5
+    same = engine.generate("a", SamplingParams(json_schema=json.dumps(SCHEMA), max_tokens=200, **options))
+    assert same.token_ids == answer.token_ids
+    listed = engine.generate("a", SamplingParams(grammar=LARK, max_tokens=200, **options), drafter=drafter)
+    assert listed.finish_reason == "stop"
+    assert re.fullmatch("the (red|green|blue)(,the (red|green|blue))*", listed.text)
+    if drafter != "null":
+        assert answer.speculation.accepted > 0
+
+
+@pytest.mark.parametrize("options", [{"regex": "(ab|a[bc]*d)+e?"}, {"json_schema": SCHEMA}, {"grammar": LARK}])
+def test_answers_depend_on_the_output_alone(engine: Engine, options: dict[str, object]) -> None:
+    """Asked about outputs to and fro, one matcher says what a fresh one says."""
+    rng = random.Random(3)
+    roving = compiled(engine, **options)
+    output: list[int] = []
+    eos = set(engine.eos_token_ids)
+    for _ in range(150):
+        fresh = compiled(engine, **options)
+        allowed = roving.allowed(output)
+        assert np.array_equal(allowed, fresh.allowed(output))
+        assert roving.forced(output) == compiled(engine, **options).forced(output)
+        choices = [int(token) for token in np.flatnonzero(allowed) if token not in eos]
+        tail = [rng.choice(choices), rng.randrange(264)] if choices else [5]
+        assert roving.count_valid(output, tail) == compiled(engine, **options).count_valid(output, tail)
+        ended = [*output, *eos] if rng.random() < 0.2 else [*output, rng.randrange(264), 7]
+        roving.allowed(ended)  # ended, or astray: it finds back
+        if choices and rng.random() < 0.75:
+            output = [*output, rng.choice(choices)]
+        else:
+            output = output[: rng.randrange(len(output) + 1)]
+
+
+def test_nothing_follows_an_end_or_a_wrong_turn(engine: Engine) -> None:
+    grammar = compiled(engine, regex="ab*")
+    a, b, eos = *engine.tokenizer.encode("ab"), 261
+    assert grammar.allowed([a])[[b, eos]].all()
+    assert not grammar.allowed([a, eos]).any()
+    assert not grammar.allowed([b]).any()
+    assert grammar.forced([b]) == []
+    assert grammar.count_valid([b], [a]) == 0
+    assert grammar.allowed([])[a]
+
+
+def test_forced_text_is_drafted(engine: Engine) -> None:
+    """A whole answer that the grammar dictates takes few passes, whoever drafts; plain decoding drafts nothing."""
+    params = SamplingParams(regex="the thing in the hand", max_tokens=50)
+    plain = engine.generate("a", params, drafter="null")
+    assert plain.text == "the thing in the hand"
+    assert plain.speculation.drafted == 0
+    for drafter in DRAFTERS:
+        if drafter != "null":
+            completion = engine.generate("a", params, drafter=drafter, num_speculative_tokens=6)
+            assert completion.token_ids == plain.token_ids
+            assert completion.speculation.target_passes <= plain.speculation.target_passes / 3
+            assert completion.speculation.rejected == 0
+
+
+def test_drafts_stay_within_the_grammar(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter that knows nothing of grammars: what can't follow isn't even scored."""
+    monkeypatch.setitem(DRAFTERS, "oracle", zoo.Oracle)
+    monkeypatch.setattr(zoo.Oracle, "wrong_every", 1)
+    monkeypatch.setitem(zoo.Oracle.answers, tuple(engine.tokenizer.encode("a")), [200] * 50)
+    completion = engine.generate("a", SamplingParams(regex="[a-d]{12}", max_tokens=20), drafter="oracle")
+    assert len(completion.text) == 12
+    assert completion.speculation.drafted == 0
+
+
+def test_where_nothing_is_allowed_the_completion_ends(engine: Engine) -> None:
+    for drafter in DRAFTERS:
+        params = SamplingParams(regex="abc", bad_words=("b",), max_tokens=20)
+        completion = engine.generate("a", params, drafter=drafter)
+        assert (completion.text, completion.finish_reason) == ("a", "blocked")
+        early = engine.generate("a", SamplingParams(regex="ab", min_tokens=5, max_tokens=20), drafter=drafter)
+        assert (early.text, early.finish_reason) == ("ab", "blocked")
+
+
+def test_several_end_tokens(tmp_path: Path) -> None:
+    """Each of a model's end-of-sequence tokens ends a grammar, and none comes before it may."""
+    engine = Engine.load(tiny.make(tmp_path / "model", eos_token_id=[261, 263]))
+    assert {261, 263} <= engine.eos_token_ids
+    grammar = compiled(engine, regex="a+")
+    assert grammar.allowed(engine.tokenizer.encode("a"))[[261, 263]].all()
+    assert not grammar.allowed([])[[261, 263]].any()
+    params = SamplingParams(regex="a+", logit_bias={263: 100}, max_tokens=9)
+    assert engine.generate("b", params).text == "a"
+
+
+class TestSmolLM2:
+    def test_a_schema(self, smollm2: Engine) -> None:
+        chat = [{"role": "user", "content": "Describe a cat named Tom, age 3, as JSON."}]
+        schema = {
+            "type": "object",
+            "properties": {"animal": {"type": "string"}, "name": {"type": "string"}, "age": {"type": "integer"}},
+            "required": ["animal", "name", "age"],
+            "additionalProperties": False,
+        }
+        params = SamplingParams(json_schema=schema, max_tokens=60, logprobs=2)
+        plain = smollm2.generate(chat, params, drafter="null")
+        assert set(json.loads(plain.text)) == {"animal", "name", "age"}
+        for drafter in ("ngram", "draft_model"):
+            completion = smollm2.generate(chat, params, drafter=drafter)
+            assert completion.token_ids == plain.token_ids
+            assert completion.logprobs == plain.logprobs
+            assert completion.speculation.target_passes < plain.speculation.target_passes
