@@ -12,6 +12,7 @@ __all__ = [
     "BACKEND",
     "KEY_BLOCK",
     "Layer",
+    "ReadProbe",
     "Rows",
     "Weight",
     "attention",
@@ -22,7 +23,6 @@ __all__ = [
     "isa",
     "linear",
     "pack",
-    "read_through",
     "rms_norm",
     "rope",
     "run_layers",
@@ -54,6 +54,7 @@ else:
     from slipstream.kernels import reference as _backend
 
 Layer = _backend.Layer
+ReadProbe = _backend.ReadProbe
 Rows = _backend.Rows
 Weight = _backend.Weight
 attention = _backend.attention
@@ -64,7 +65,6 @@ gumbel_noise = _backend.gumbel_noise
 isa = _backend.isa
 linear = _backend.linear
 pack = _backend.pack
-read_through = _backend.read_through
 rms_norm = _backend.rms_norm
 rope = _backend.rope
 run_layers = _backend.run_layers

@@ -544,7 +544,12 @@ def _philox(seed: int, position: int, blocks: NDArray[np.int32]) -> list[NDArray
 # Measuring ----------------------------------------------------------------------------------------------------------
 
 
-def read_through(data: NDArray[np.uint8]) -> int:
-    """Reads every whole 128 bytes of `data` once, on all threads; the sum of their 64-bit words, modulo 2**64."""
-    whole = data[: len(data) // 128 * 128].view(np.uint64)
-    return int(whole.sum(dtype=np.uint64))
+class ReadProbe:
+    """Memory to read through, with nothing else to do: the limit that the benchmarks compare with."""
+
+    def __init__(self, bytes: int) -> None:
+        self._words = np.arange(bytes // 8, dtype=np.uint64)
+
+    def read(self) -> int:
+        """Reads it all once, on all threads; the sum of its 64-bit words, modulo 2**64. Whole groups of 16 count."""
+        return int(self._words[: len(self._words) // 16 * 16].sum(dtype=np.uint64))

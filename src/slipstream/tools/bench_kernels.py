@@ -62,8 +62,7 @@ def bench_kernels(
 
 def read_bandwidth(footprint: int, repeats: int = 5) -> float:
     """Bytes per second, in 10^9, at which all threads together read `footprint` bytes of memory once."""
-    data = np.ones(footprint, np.uint8)
-    seconds = interleaved_medians({"read": lambda: kernels.read_through(data)}, repeats)["read"]
+    seconds = interleaved_medians({"read": kernels.ReadProbe(footprint).read}, repeats)["read"]
     return footprint / seconds / 1e9
 
 
