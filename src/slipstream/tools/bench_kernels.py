@@ -19,7 +19,7 @@ TYPES = {"f32": ("F32", "f32"), "bf16": ("F32", "bf16"), "int8": ("Q8_0", "auto"
 """Name of the benchmark → type that the weights come in, dtype that they are packed as."""
 BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18}  # of 32 weights
 SMALLEST_FOOTPRINT = 512 * 2**20
-CALLS = 4
+CALLS = 8
 
 
 def bench_kernels(
