@@ -18,9 +18,9 @@ namespace slipstream {
 
 namespace {
 
-// Longer than it takes to wake a sleeping thread on a virtual machine (50 to 100 us) and than a caller needs between two
-// operations, so that a run of operations pays for waking once; short enough that a thread whose partner has lost its
-// core to another process soon gives up its own, where the partner can then go on.
+// Longer than it takes to wake a sleeping thread on a virtual machine (50 to 100 us) and than a caller needs between
+// two operations, so that a run of operations pays for waking once; short enough that a thread whose partner has lost
+// its core to another process soon gives up its own, where the partner can then go on.
 constexpr auto SPIN = std::chrono::microseconds(200);
 
 void pause_processor() {
