@@ -10,7 +10,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
 NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
 
-.PHONY: help demo test test-transformers test-qwen sanitize lint types imports format native constraints clean
+.PHONY: help demo test test-transformers test-qwen sanitize results lint types imports format native constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
@@ -38,6 +38,9 @@ sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and un
 	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	  PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import numpy, pathlib; print(pathlib.Path(numpy.__file__).parent.parent)') \
 	  $(BIN)/python -S -m pytest tests/kernels -p no:cacheprovider
+
+results: $(VENV)/installed ## write docs/results.md from the records in benchmarks/results/
+	@$(BIN)/slipstream report benchmarks/results/*.json -o docs/results.md
 
 lint: $(VENV)/installed-dev ## check style: ruff, clang-format
 	@$(BIN)/ruff check

@@ -18,10 +18,11 @@ namespace slipstream {
 
 namespace {
 
-// Longer than it takes to wake a sleeping thread on a virtual machine (50 to 100 us) and than a caller needs between
-// two operations, so that a run of operations pays for waking once; short enough that a thread whose partner has lost
-// its core to another process soon gives up its own, where the partner can then go on.
-constexpr auto SPIN = std::chrono::microseconds(200);
+// A waiting thread spins: SPIN alone, then to PATIENCE in all while it lets other threads have the core, its partner
+// perhaps, that has lost its own to another process. PATIENCE is longer than it takes to wake a sleeping thread on a
+// virtual machine (50 to 100 us) and than a caller needs between two operations, so that a run of operations pays for
+// waking once.
+constexpr auto SPIN = std::chrono::microseconds(20), PATIENCE = std::chrono::microseconds(200);
 
 void pause_processor() {
 #if defined(__x86_64__)
@@ -57,12 +58,14 @@ class DefaultRounding {
 template <class Done>
 void Team::wait(Done done) {
     const auto start = std::chrono::steady_clock::now();
-    do
+    for (auto waited = std::chrono::nanoseconds(0); waited < PATIENCE;
+         waited = std::chrono::steady_clock::now() - start) {
+        if (waited > SPIN) std::this_thread::yield();
         for (int i = 0; i < 16; ++i) {
             if (done()) return;
             pause_processor();
         }
-    while (std::chrono::steady_clock::now() - start < SPIN);
+    }
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
     wake_.wait(lock, done);

@@ -1,12 +1,30 @@
 """Models that many tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny
 
-from slipstream import DEFAULT_MODEL, Engine
+from slipstream import DEFAULT_MODEL, Engine, engine, profile
+from slipstream.drafters import draft_model
 from slipstream.models.checkpoint import open_checkpoint
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Measured costs and tuned profiles of tiny models don't go where the user's are; fetched models stay there."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine, profile):
+            patch.setattr(module, "cache_directory", lambda: folder)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def long_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny random models are never sure of anything; their drafts are to be long all the same."""
+    monkeypatch.setattr(draft_model, "MIN_CONFIDENCE", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import zoo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipstream import DRAFTERS, Completion, Engine, OptionError, Request, SamplingParams
+from slipstream import DRAFTER_NAMES, DRAFTERS, Completion, Engine, OptionError, Request, SamplingParams
 from slipstream.tools.audit import OPTIONS
 from slipstream.types import StepOutput
 
@@ -152,7 +152,7 @@ def test_every_pair_of_options(engine: Engine, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setitem(DRAFTERS, "oracle", zoo.Oracle)
     output = plain.token_ids[len(plain.token_ids) - plain.usage.completion_tokens :]
     monkeypatch.setitem(zoo.Oracle.answers, tuple(engine.tokenizer.encode(PROMPT)), [*output, 261])
-    requests = [Request(PROMPT, params, drafter, length) for drafter in DRAFTERS for length in lengths]
+    requests = [Request(PROMPT, params, drafter, length) for drafter in ("auto", *DRAFTERS) for length in lengths]
     for request, together in zip(requests, engine.generate_batch(requests), strict=True):
         stream = engine.stream(
             PROMPT, params, drafter=request.drafter, num_speculative_tokens=request.num_speculative_tokens
@@ -176,7 +176,7 @@ def test_the_matrix_is_pairwise() -> None:
 
 def test_strangers_in_one_batch(noisy: Engine) -> None:
     """Requests with all kinds of options, drafters and lengths together, each as if it were alone."""
-    drafters = list(DRAFTERS)
+    drafters = list(DRAFTER_NAMES)
     requests = [
         Request(PROMPT[at % 5 :], merged(parts, seed=at), drafters[at % len(drafters)], 1 + at % 16)
         for at, parts in enumerate(COMBINATIONS)
@@ -201,7 +201,7 @@ def test_every_end_in_a_block(engine: Engine, end: str) -> None:
         assert plain.token_ids == free.token_ids[: len(plain.token_ids)]
         if end == "token":
             assert len(plain.token_ids) == free.token_ids.index(token)
-        for drafter in DRAFTERS:
+        for drafter in DRAFTER_NAMES:
             for length in (2, 5, 16):
                 stream = engine.stream(PROMPT, params, drafter=drafter, num_speculative_tokens=length)
                 assert facts(streamed(list(stream))) == facts(plain)
@@ -224,7 +224,7 @@ anything = st.fixed_dictionaries({name: st.sampled_from(values) for name, values
     parts=anything,
     seed=st.integers(0, 2**64 - 1),
     prompt=st.lists(st.integers(0, 260), min_size=1, max_size=12),
-    drafter=st.sampled_from([name for name in DRAFTERS if name != "null"]),
+    drafter=st.sampled_from([name for name in DRAFTER_NAMES if name != "null"]),
     length=st.integers(1, 16),
 )
 def test_any_options(noisy: Engine, parts: Any, seed: int, prompt: list[int], drafter: str, length: int) -> None:
@@ -293,7 +293,7 @@ def test_the_real_model(smollm2: Engine, name: str) -> None:
 # n ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
 def test_n_completions(noisy: Engine, drafter: str) -> None:
     params = SamplingParams(max_tokens=12, temperature=1.0, seed=5, n=3)
     several = noisy.generate_batch([Request(PROMPT, params, drafter), Request("a", SamplingParams(max_tokens=2))])

@@ -273,7 +273,7 @@ def test_rejection_says_what_it_did(engine: Engine) -> None:
 def test_rejection_with_the_target_as_its_own_drafter(tmp_path: Path) -> None:
     """p = q: everything is accepted."""
     model = tiny.make(tmp_path / "model")
-    engine = Engine.load(model, draft_model=model)
+    engine = Engine.load(model, draft_model=model, drafter="draft_model")
     params = SamplingParams(
         temperature=1.0, top_p=0.9, verification="rejection", seed=4, max_tokens=40, ignore_eos=True
     )

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import zoo
 
-from slipstream import DRAFTERS, Engine, SamplingParams
+from slipstream import DRAFTER_NAMES, DRAFTERS, Engine, SamplingParams
 from slipstream.grammar import Grammar
 
 SCHEMA = {
@@ -41,7 +41,7 @@ def compiled(engine: Engine, **options: object) -> Grammar:
     return grammar
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
 @pytest.mark.parametrize("seed", range(4))
 def test_output_obeys(engine: Engine, drafter: str, seed: int) -> None:
     options = {"temperature": 1.0, "seed": seed, "logit_bias": {261: 3}}  # towards an end
@@ -105,7 +105,7 @@ def test_forced_text_is_drafted(engine: Engine) -> None:
     plain = engine.generate("a", params, drafter="null")
     assert plain.text == "the thing in the hand"
     assert plain.speculation.drafted == 0
-    for drafter in DRAFTERS:
+    for drafter in DRAFTER_NAMES:
         if drafter != "null":
             completion = engine.generate("a", params, drafter=drafter, num_speculative_tokens=6)
             assert completion.token_ids == plain.token_ids
@@ -124,7 +124,7 @@ def test_drafts_stay_within_the_grammar(engine: Engine, monkeypatch: pytest.Monk
 
 
 def test_where_nothing_is_allowed_the_completion_ends(engine: Engine) -> None:
-    for drafter in DRAFTERS:
+    for drafter in DRAFTER_NAMES:
         params = SamplingParams(regex="abc", bad_words=("b",), max_tokens=20)
         completion = engine.generate("a", params, drafter=drafter)
         assert (completion.text, completion.finish_reason) == ("a", "blocked")

@@ -8,7 +8,7 @@ import zoo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipstream import DRAFTERS, Completion, Engine, Request, SamplingParams, kernels
+from slipstream import DRAFTER_NAMES, DRAFTERS, Completion, Engine, Request, SamplingParams, kernels
 
 DRAFT_LENGTHS = [1, 2, 3, 4, 8, 16]
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -40,7 +40,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("length", DRAFT_LENGTHS)
 def test_every_drafter_and_draft_length(engine: Engine, params: SamplingParams, length: int) -> None:
     plain = [engine.generate(prompt, params, drafter="null") for prompt in PROMPTS]
-    for drafter in DRAFTERS:
+    for drafter in DRAFTER_NAMES:
         alone = [engine.generate(p, params, drafter=drafter, num_speculative_tokens=length) for p in PROMPTS]
         together = engine.generate_batch([Request(p, params, drafter, length) for p in PROMPTS])
         for expected, solo, batched in zip(plain, alone, together, strict=True):
@@ -53,7 +53,7 @@ def test_every_architecture(tiny_models: dict[str, Path], architecture: str) -> 
     folder = tiny_models[architecture]
     engine = Engine.load(folder, draft_model=folder)
     for params in (GREEDY, SAMPLED):
-        requests = [Request(p, params, drafter, 4) for p in PROMPTS for drafter in DRAFTERS]
+        requests = [Request(p, params, drafter, 4) for p in PROMPTS for drafter in DRAFTER_NAMES]
         plain = {p: engine.generate(p, params, drafter="null") for p in PROMPTS}
         for request, completion in zip(requests, engine.generate_batch(requests), strict=True):
             same(plain[str(request.prompt)], completion)
@@ -65,7 +65,7 @@ def test_thread_count(tiny_models: dict[str, Path]) -> None:
         expected = engine.generate(PROMPTS[0], params, drafter="null")
         for threads in (1, 2, 3):
             kernels.set_threads(threads)
-            for drafter in DRAFTERS:
+            for drafter in DRAFTER_NAMES:
                 same(expected, engine.generate(PROMPTS[0], params, drafter=drafter))
 
 
@@ -92,7 +92,7 @@ def test_oracle(tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, w
 
 
 def test_the_draft_model_that_is_the_target_is_always_right(tmp_path: Path) -> None:
-    engine = zoo.zoo_engine(tmp_path, "llama", "self", num_speculative_tokens=4)
+    engine = zoo.zoo_engine(tmp_path, "llama", "self", drafter="draft_model", num_speculative_tokens=4)
     for params in (GREEDY, SAMPLED):  # sampled too: drafter and target share their noise
         stats = engine.generate(PROMPTS[0], params).speculation
         assert stats.accepted == stats.drafted > 0
@@ -110,7 +110,7 @@ def test_a_batch_of_strangers(engine: Engine) -> None:
             number,
         )
         for number, prompt in enumerate(PROMPTS)
-        for drafter in DRAFTERS
+        for drafter in DRAFTER_NAMES
     ]
     for request, completion in zip(requests, engine.generate_batch(requests), strict=True):
         same(engine.generate(request.prompt, request.params, drafter="null"), completion)
@@ -122,7 +122,7 @@ def test_long_prompts_in_chunks(tiny_models: dict[str, Path]) -> None:
     whole = engine.generate(prompt, GREEDY, drafter="null")
     for rows in (1, 2, 7, 64):
         engine.scheduler.max_prefill_rows = rows
-        requests = [Request(prompt, GREEDY, drafter) for drafter in DRAFTERS] + [Request("a", GREEDY)]
+        requests = [Request(prompt, GREEDY, drafter) for drafter in DRAFTER_NAMES] + [Request("a", GREEDY)]
         for completion in engine.generate_batch(requests)[:-1]:
             same(whole, completion)
 
@@ -144,7 +144,7 @@ def test_any_request(
     engine = _shared_engine(tiny_models)
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, max_tokens=max_tokens)
     plain = engine.generate(prompt, params, drafter="null")
-    for completion in engine.generate_batch([Request(prompt, params, drafter, length) for drafter in DRAFTERS]):
+    for completion in engine.generate_batch([Request(prompt, params, drafter, length) for drafter in DRAFTER_NAMES]):
         same(plain, completion)
 
 
@@ -169,7 +169,7 @@ class TestSmolLM2:
     )
 
     @pytest.mark.parametrize("temperature", [0.0, 0.8])
-    @pytest.mark.parametrize("drafter", ["ngram", "draft_model"])
+    @pytest.mark.parametrize("drafter", ["auto", "ngram", "recycling", "draft_model"])
     def test_identical(self, smollm2: Engine, drafter: str, temperature: float) -> None:
         params = SamplingParams(temperature=temperature, top_p=0.95, seed=3, max_tokens=24)
         chats = [[{"role": "user", "content": prompt}] for prompt in self.PROMPTS]

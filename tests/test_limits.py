@@ -7,7 +7,7 @@ import pytest
 import tiny
 import zoo
 
-from slipstream import DRAFTERS, Engine, OptionError, SamplingParams
+from slipstream import DRAFTER_NAMES, Engine, OptionError, SamplingParams
 
 PROMPT = "the thing in the hand: the thing in the"
 
@@ -20,7 +20,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def everywhere(engine: Engine, params: SamplingParams, lengths: tuple[int, ...] = (1, 2, 3, 4, 8, 16)) -> None:
     """Each drafter and length gives what plain gives, streamed or not, and nothing is counted that wasn't emitted."""
     plain = engine.generate(PROMPT, params, drafter="null")
-    for drafter in DRAFTERS:
+    for drafter in DRAFTER_NAMES:
         for length in lengths:
             outputs = list(engine.stream(PROMPT, params, drafter=drafter, num_speculative_tokens=length))
             completion = outputs[-1].completion
@@ -79,7 +79,7 @@ def test_prompts_round_the_context_limit(engine: Engine) -> None:
         plain = engine.generate(prompt, SamplingParams(ignore_eos=True), drafter="null")
         assert len(plain.token_ids) == short
         assert plain.finish_reason == "length"
-        for drafter in DRAFTERS:
+        for drafter in DRAFTER_NAMES:
             for length in (1, 3, 16):
                 completion = engine.generate(
                     prompt, SamplingParams(ignore_eos=True), drafter=drafter, num_speculative_tokens=length
@@ -93,7 +93,7 @@ def test_prompts_round_the_context_limit(engine: Engine) -> None:
 def test_draft_context_shorter_than_the_targets(tmp_path: Path) -> None:
     target = tiny.make(tmp_path / "target")
     draft = tiny.make(tmp_path / "draft", max_position_embeddings=32)
-    engine = Engine.load(target, draft_model=draft)
+    engine = Engine.load(target, draft_model=draft, drafter="draft_model")
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     plain = engine.generate(PROMPT[:20], params, drafter="null")
     completion = engine.generate(PROMPT[:20], params)

@@ -10,7 +10,7 @@ print(completion.text, completion.speculation.mean_accepted_length)
 from importlib.metadata import version
 
 from slipstream.drafters import DRAFTERS
-from slipstream.engine import DTYPES, Engine
+from slipstream.engine import DRAFTER_NAMES, DTYPES, Engine
 from slipstream.errors import ModelError, OptionError, SlipstreamError
 from slipstream.models.default_model import DEFAULT_MODEL
 from slipstream.types import (
@@ -28,6 +28,7 @@ from slipstream.types import (
 __all__ = [
     "DEFAULT_MODEL",
     "DRAFTERS",
+    "DRAFTER_NAMES",
     "DTYPES",
     "Completion",
     "Engine",

@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream import kernels
-from slipstream.drafters import DRAFTERS, Drafter, History, Models
+from slipstream import cost, kernels
+from slipstream.controller import Controller, ModelSource
+from slipstream.drafters import DRAFTERS, Drafter, History, Models, ReadsLogits
+from slipstream.drafters.store import Store
 from slipstream.errors import OptionError
 from slipstream.grammar import GrammarCompiler
 from slipstream.metrics import count_pass
 from slipstream.models.checkpoint import Progress, open_checkpoint
 from slipstream.models.decoder import Decoder, Segment
-from slipstream.models.default_model import DEFAULT_MODEL
+from slipstream.models.default_model import DEFAULT_MODEL, cache_directory
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.passes import (
     Verified,
@@ -32,10 +34,13 @@ from slipstream.passes import (
     within_grammar,
 )
 from slipstream.processors import BadWords
+from slipstream.profile import Profile, read_profile
 from slipstream.sampling import Sampler, derived_seed
 from slipstream.scheduler import Scheduled, Scheduler, Sequence
 from slipstream.stopping import StopChecker
 from slipstream.types import (
+    NO_TOKEN,
+    ROOT,
     Completion,
     Draft,
     Origin,
@@ -50,11 +55,20 @@ from slipstream.types import (
 )
 from slipstream.vocabulary import Vocabulary
 
-__all__ = ["DTYPES", "Engine"]
+__all__ = ["DRAFTER_NAMES", "DTYPES", "Engine"]
 
 DTYPES = ("auto", "bf16", "f32", "int8")
 """Weight precisions. auto: quantised weights run as they are in the file, floats as bf16. int8 changes the model: it
 rounds the weights as Q8_0 does."""
+
+DRAFTER_NAMES = (Controller.name, *DRAFTERS)
+"""What a request may ask for: `auto`, which chooses at every step, or always the same drafter."""
+
+FREE = ("ngram", "recycling")
+"""The drafters that run no model."""
+
+DRAFT_LENGTH, MOST_NODES = 5, 16
+"""num_speculative_tokens unless it is given: of one drafter, which always drafts so many; of auto, which may."""
 
 INT8_BLOCK = 32
 """Weights that share a scale."""
@@ -70,28 +84,34 @@ class Engine:
         models: Models,
         *,
         model_name: str = "model",
-        drafter: str | None = None,
-        num_speculative_tokens: int = 5,
+        drafter: str = Controller.name,
+        num_speculative_tokens: int | None = None,
         max_batch_size: int = 16,
+        remember: bool = False,
         load_seconds: float = 0.0,
+        tuned: Profile | None = None,
     ) -> None:
-        """Puts loaded parts together; `Engine.load` is the usual way in. Raises OptionError for an unusable drafter."""
+        """Puts loaded parts together; `Engine.load` is the usual way in. tuned is the profile that drafter is from, and
+        says how many tokens it drafts. Raises OptionError for an unusable drafter."""
         self.model_name = model_name
         self.load_seconds = load_seconds
+        self.tuned = tuned
         self.target = models.target
+        self.draft_model = models.draft
         self.config = models.target.config
         self.tokenizer = models.tokenizer
         self.eos_token_ids = frozenset((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids))
         self.scheduler = Scheduler(max_batch_size)
         self._drafters: dict[str, Drafter] = {}
+        self._cost: cost.CostCurve | None = None  # of the target's passes, once the controller wants to know
         self._models = models
+        self._remember = remember
         self._ids = count()
         self._inbox: dict[int, deque[StepOutput]] = defaultdict(deque)
         self._lock = threading.RLock()
-        self.default_drafter = drafter or ("draft_model" if models.draft else "ngram")
-        self.default_num_speculative_tokens = num_speculative_tokens
+        self.default_drafter = drafter
+        self.default_num_speculative_tokens = _check_draft_length(num_speculative_tokens)
         self._drafter(self.default_drafter)
-        _check_draft_length(num_speculative_tokens)
 
     @classmethod
     def load(
@@ -102,8 +122,10 @@ class Engine:
         dtype: str = "auto",
         threads: int | None = None,
         drafter: str | None = None,
-        num_speculative_tokens: int = 5,
+        num_speculative_tokens: int | None = None,
         max_batch_size: int = 16,
+        corpus: str | Path | None = None,
+        remember: bool = False,
         progress: Progress | None = None,
     ) -> "Engine":
         """Loads a model and what its drafters need.
@@ -113,8 +135,13 @@ class Engine:
         dtype                   one of DTYPES, for the model; a draft model takes int8 for float weights, its own for
                                 quantised ones: what it guesses is verified, so its precision can't change the output
         threads                 of the whole process; None leaves it at what it is, at first all that it may use
-        drafter                 what requests use unless they say otherwise: draft_model if one was given, else ngram
-        num_speculative_tokens  likewise
+        drafter                 what requests use unless they say otherwise, one of DRAFTER_NAMES; None is auto, or what
+                                `slipstream tune drafters` found best if num_speculative_tokens is None as well
+        num_speculative_tokens  likewise: tokens that are drafted at a time, at most; None is MOST_NODES for auto, which
+                                takes as many as pay, and DRAFT_LENGTH for other drafters, which take them all
+        corpus                  a folder of texts, such as a code base, that lookup finds continuations in too
+        remember                lookup also finds them in what earlier requests of this engine read and wrote; for
+                                requests that may know of each other alone, since answers that repeat come faster
         progress                called with (what is going on, done, total) while files are fetched and weights loaded
 
         Raises ModelError for a model that can't be used, OptionError for an option that can't.
@@ -130,19 +157,28 @@ class Engine:
             kernels.set_threads(_checked_threads(threads))
         target, tokenizer, name = _load(model, dtype, progress)
         draft, draft_tokenizer = _load(draft_model, None, progress)[:2] if draft_model else (None, None)
+        untold = drafter is None and num_speculative_tokens is None
+        tuned = read_profile(target, draft, DRAFTER_NAMES) if untold else None
+        store = None
+        if corpus is not None:
+            store = Store.from_folder(corpus, tokenizer, progress=progress)
+        elif remember:
+            store = Store(tokenizer)
         return cls(
-            Models(target, tokenizer, draft, draft_tokenizer),
+            Models(target, tokenizer, draft, draft_tokenizer, store),
             model_name=name,
-            drafter=drafter,
+            drafter=drafter or (tuned.drafter if tuned else Controller.name),
             num_speculative_tokens=num_speculative_tokens,
             max_batch_size=max_batch_size,
+            remember=remember,
             load_seconds=time.perf_counter() - started,
+            tuned=tuned,
         )
 
     @property
     def drafter_names(self) -> tuple[str, ...]:
         """The drafters that work with what was loaded."""
-        return tuple(name for name in DRAFTERS if name != "draft_model" or self._models.draft)
+        return tuple(name for name in (Controller.name, *DRAFTERS) if name != "draft_model" or self._models.draft)
 
     def generate(
         self,
@@ -215,20 +251,27 @@ class Engine:
             drafts = self._propose(batch)
             logits = self._score(batch, drafts)
             verdicts = self._verify(batch, drafts, logits)
-            return self._commit(batch, drafts, verdicts)
+            return self._commit(batch, drafts, verdicts, logits)
 
     def _propose(self, batch: list[Scheduled]) -> list[Draft]:
         """One draft for each request. Requests of one drafter go to it together."""
         drafts = [NO_DRAFT] * len(batch)
+        rows = sum(scheduled.rows for scheduled in batch)
         by_drafter: dict[Drafter, list[int]] = defaultdict(list)
         for at, scheduled in enumerate(batch):
             if scheduled.decodes and scheduled.sequence.draft_limit:
                 by_drafter[scheduled.sequence.drafter].append(at)
-        for drafter, places in by_drafter.items():
+        # The controller comes last: what the others draft is part of the pass that it chooses for.
+        for drafter, places in sorted(by_drafter.items(), key=lambda item: isinstance(item[0], Controller)):
             sequences = [batch[at].sequence for at in places]
             states = [sequence.draft_state for sequence in sequences]
             lengths = [sequence.draft_limit for sequence in sequences]
-            for at, draft in zip(places, drafter.propose(states, lengths), strict=True):
+            if isinstance(drafter, Controller):
+                others = rows + sum(map(len, drafts)) - len(places)
+                proposed = drafter.propose(states, lengths, others)
+            else:
+                proposed = drafter.propose(states, lengths)
+            for at, draft in zip(places, proposed, strict=True):
                 drafts[at] = within_grammar(batch[at].sequence, draft)
         return drafts
 
@@ -253,7 +296,10 @@ class Engine:
                     num_logits=wanted_logits(scheduled, draft),
                 )
             )
+        started = time.perf_counter()
         logits = self.target.forward(segments)[:, : self.tokenizer.vocab_size]  # padding ids are no tokens
+        if self._cost is not None:
+            self._cost.observe(sum(len(segment.tokens) for segment in segments), time.perf_counter() - started)
         of_each = np.split(logits, np.cumsum([segment.num_logits for segment in segments])[:-1])
         return [take_prompt_logprobs(*parts) for parts in zip(batch, drafts, of_each, strict=True)]
 
@@ -266,10 +312,16 @@ class Engine:
             for scheduled, draft, rows in zip(batch, drafts, logits, strict=True)
         ]
 
-    def _commit(self, batch: list[Scheduled], drafts: list[Draft], verdicts: list[Verified | None]) -> list[StepOutput]:
+    def _commit(
+        self,
+        batch: list[Scheduled],
+        drafts: list[Draft],
+        verdicts: list[Verified | None],
+        logits: list[NDArray[np.float32]],
+    ) -> list[StepOutput]:
         """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
         outputs = []
-        for scheduled, draft, decided in zip(batch, drafts, verdicts, strict=True):
+        for scheduled, draft, decided, scores in zip(batch, drafts, verdicts, logits, strict=True):
             sequence, rows = scheduled.sequence, range(scheduled.rows)
             if decided is None:
                 sequence.cache.keep(rows)
@@ -286,6 +338,9 @@ class Engine:
                 kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
                 sequence.cache.keep([*rows, *(len(rows) + node for node in kept)])
                 assert sequence.cache.length == len(sequence.history.tokens) - 1, "a cache must not lead its sequence"
+                if isinstance(sequence.drafter, ReadsLogits):
+                    fed = sequence.history.tokens[-len(kept) - 2 : -1]
+                    sequence.drafter.observe(sequence.draft_state, fed, [scores[node + 1] for node in (ROOT, *kept)])
             count_pass(sequence.stats, draft, verdict, committed)
             sequence.clock.tick(committed)
             outputs.append(self._output(sequence, draft, verdict))
@@ -319,6 +374,8 @@ class Engine:
         self.scheduler.retire(sequence.request_id)
         stop, history, params = sequence.stop, sequence.history, sequence.params
         assert stop.finish_reason is not None
+        if self._remember and self._models.store is not None:
+            self._models.store.add(token for token in history.tokens if token != NO_TOKEN)
         echoed = history.tokens[: history.num_prompt_tokens] if params.echo else []
         logprobs = None if params.logprobs is None else (*echoed_logprobs(sequence), *stop.logprobs)
         return Completion(
@@ -370,9 +427,14 @@ class Engine:
             raise OptionError("the prompt is empty: give it at least one token")
         if len(tokens) >= context:
             raise OptionError(f"the prompt has {len(tokens)} tokens and the model's context is {context}: shorten it")
-        num_speculative_tokens = self.default_num_speculative_tokens
-        if request.num_speculative_tokens is not None:
-            num_speculative_tokens = _check_draft_length(request.num_speculative_tokens)
+        drafter = self._drafter(request.drafter or self.default_drafter)
+        num_speculative_tokens = _check_draft_length(request.num_speculative_tokens)
+        if num_speculative_tokens is None:
+            num_speculative_tokens = self.default_num_speculative_tokens
+        if num_speculative_tokens is None and request.drafter is None and self.tuned:
+            num_speculative_tokens = self.tuned.num_speculative_tokens
+        if num_speculative_tokens is None:
+            num_speculative_tokens = MOST_NODES if isinstance(drafter, Controller) else DRAFT_LENGTH
         room = context - len(tokens)
         max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
         limit = len(tokens) + max_tokens
@@ -380,7 +442,6 @@ class Engine:
             raise OptionError(f"min_tokens is {params.min_tokens} and the context has room for {max_tokens}: use less")
         for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
             self._check_ids(f"{name} has", token_ids)
-        drafter = self._drafter(request.drafter or self.default_drafter)
         end_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
         grammar = self._grammars.compile(params, max_tokens) if params.has_grammar else None
         words = [word.encode() for word in params.bad_words]
@@ -398,7 +459,8 @@ class Engine:
                 bad_words=bad_words,
                 allowed=own_grammar.allowed if own_grammar else None,
             )
-            history = History(list(tokens), len(tokens), limit, sampler)
+            cache = self.target.new_cache(limit + min(num_speculative_tokens, max_tokens))
+            history = History(list(tokens), len(tokens), limit, sampler, cache)
             sequences.append(
                 Sequence(
                     request_id=next(self._ids),
@@ -406,7 +468,7 @@ class Engine:
                     drafter=drafter,
                     draft_state=drafter.start(history),
                     num_speculative_tokens=num_speculative_tokens,
-                    cache=self.target.new_cache(limit + min(num_speculative_tokens, max_tokens)),
+                    cache=cache,
                     stop=StopChecker(max_tokens, end_ids, params.stop, self.tokenizer.token_bytes, params.min_tokens),
                     stats=SpeculationStats(drafter.name, num_speculative_tokens),
                     index=index,
@@ -442,11 +504,30 @@ class Engine:
         return tokens
 
     def _drafter(self, name: str) -> Drafter:
-        if name not in DRAFTERS:
-            raise OptionError(f"there is no drafter {name!r}: use one of {', '.join(DRAFTERS)}")
+        if name not in (Controller.name, *DRAFTERS):
+            raise OptionError(f"there is no drafter {name!r}: use one of {', '.join((Controller.name, *DRAFTERS))}")
         if name not in self._drafters:
-            self._drafters[name] = DRAFTERS[name](self._models)
+            self._drafters[name] = self._controller() if name == Controller.name else DRAFTERS[name](self._models)
         return self._drafters[name]
+
+    def _controller(self) -> Controller:
+        self._cost = self._cost_of(self.target)
+        with_model = None
+        if self._models.draft is not None:
+            with_model = ModelSource(self._drafter("draft_model"), self._cost_of(self._models.draft), catches_up=True)
+        return Controller([self._drafter(name) for name in FREE], with_model, self._cost)
+
+    @staticmethod
+    def _cost_of(model: Decoder) -> cost.CostCurve:
+        key = {
+            "config": repr(model.config),
+            "dtype": model.dtype,
+            "weight_bytes": model.weight_bytes,
+            "isa": kernels.isa(),
+            "threads": kernels.threads(),
+            "processor": cost.processor(),
+        }
+        return cost.cached(cache_directory(), key, lambda: cost.measure(model))
 
 
 def _load(model: str | Path, dtype: str | None, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
@@ -464,8 +545,8 @@ def _load(model: str | Path, dtype: str | None, progress: Progress | None) -> tu
     return Decoder(checkpoint, dtype, progress), tokenizer, checkpoint.name
 
 
-def _check_draft_length(num_speculative_tokens: int) -> int:
-    if num_speculative_tokens < 0:
+def _check_draft_length(num_speculative_tokens: int | None) -> int | None:
+    if num_speculative_tokens is not None and num_speculative_tokens < 0:
         raise OptionError(f"num_speculative_tokens is {num_speculative_tokens}: use 0 (no drafts) or more")
     return num_speculative_tokens
 

@@ -269,18 +269,26 @@ class Draft:
     hold different tokens.
 
     probs are the processed distributions that the tokens of a chain were drawn from, for the rule "rejection" alone;
-    None where the tokens weren't drawn at random.
+    None where the tokens weren't drawn at random. confidence is the drafter's own estimate that a node is right where
+    its parent is; None where it has none.
     """
 
     tokens: NDArray[np.int32]  # (n,)
     parents: NDArray[np.int32]  # (n,)
     probs: NDArray[np.float64] | None = None  # (n, vocab)
+    confidence: NDArray[np.float32] | None = None  # (n,)
 
     @classmethod
-    def chain(cls, tokens: Sequence[int], probs: NDArray[np.float64] | None = None) -> "Draft":
+    def chain(
+        cls,
+        tokens: Sequence[int],
+        probs: NDArray[np.float64] | None = None,
+        confidence: NDArray[np.float32] | None = None,
+    ) -> "Draft":
         """The draft that guesses tokens one after the other."""
         count = len(tokens)
-        return cls(np.asarray(tokens, np.int32).reshape(count), np.arange(-1, count - 1, dtype=np.int32), probs)
+        parents = np.arange(-1, count - 1, dtype=np.int32)
+        return cls(np.asarray(tokens, np.int32).reshape(count), parents, probs, confidence)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -338,6 +346,8 @@ class SpeculationStats:
     rejected: int = 0
     unverified: int = 0
     verification: Verification = "match"
+    drafted_by_depth: list[int] = field(default_factory=list)  # position 1 of a draft first
+    accepted_by_depth: list[int] = field(default_factory=list)  # as long
 
     @property
     def mean_accepted_length(self) -> float:
@@ -348,6 +358,12 @@ class SpeculationStats:
     def acceptance_rate(self) -> float:
         """accepted / drafted; 0 when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """For each position of a draft, how often it was accepted when the one before it was."""
+        by_depth = zip(self.accepted_by_depth, self.drafted_by_depth, strict=True)
+        return tuple(accepted / drafted for accepted, drafted in by_depth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def test_generate_in_a_terminal(terminal, smollm2_path):
     answer, _, closing = output.replace("\r\n", "\n").partition("\x1b[2m")
     assert answer.endswith(plain)  # after the progress bars
     assert "40 tokens · " in closing
-    assert "tokens/s · ngram" in closing
+    assert "tokens/s · drafter:" in closing
+    assert "auto" in closing
     coloured, _ = finish(terminal(*arguments, "--show-drafts"))
     assert "\x1b[33m" in coloured
     assert "{+" not in coloured

@@ -1,7 +1,7 @@
 """The command line: arguments in, text out. One file a command; what commands share is in options, prompts, render.
 
-Exit codes: 0 done, 1 `compare` or `audit` found a difference, 2 bad input (one line on standard error), 130 stopped by
-Ctrl-C.
+Exit codes: 0 done, 1 `compare`, `audit` or `bench` found a difference, 2 bad input (one line on standard error), 130
+stopped by Ctrl-C.
 """
 
 import os
@@ -18,7 +18,10 @@ from slipstream.cli.demo import demo
 from slipstream.cli.generate import generate
 from slipstream.cli.models import models
 from slipstream.cli.options import examples
+from slipstream.cli.plan import plan
 from slipstream.cli.render import visible
+from slipstream.cli.report import report
+from slipstream.cli.tune import tune
 from slipstream.errors import SlipstreamError
 
 __all__ = ["cli", "main"]
@@ -50,7 +53,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (demo, generate, chat, compare, bench, audit, models):
+for command in (demo, generate, chat, compare, bench, report, plan, tune, audit, models):
     cli.add_command(command)
 
 

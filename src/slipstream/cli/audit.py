@@ -13,8 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from slipstream import Engine, kernels
-from slipstream.cli.compare import drafter_names, requests_of
-from slipstream.cli.options import EngineOptions, engine_options, examples, json_option, raw_option
+from slipstream.cli.options import (
+    EngineOptions,
+    drafters_option,
+    engine_options,
+    examples,
+    json_option,
+    limit_option,
+    prompts_option,
+    raw_option,
+)
+from slipstream.cli.prompts import requests_of
 from slipstream.cli.render import counted, tracking, verdict_text, visible
 from slipstream.tools.audit import ALPHA, DRAFT_LENGTHS, OPTIONS, Audit
 from slipstream.tools.audit import audit as run_audit
@@ -32,15 +41,9 @@ SHOWN = 10  # differences that are printed
         "slipstream audit --drafters ngram --limit 1 --json",
     ),
 )
-@click.option("--drafters", metavar="A,B", help="Which drafters.  [default: all that work with the models given]")
-@click.option(
-    "--prompts",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="JSON lines with prompt, messages or turns (the first is used), or plain text, one prompt a line.  "
-    "[default: a few built-in prompts]",
-)
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N prompts.  [default: all]")
+@drafters_option
+@prompts_option
+@limit_option
 @click.option(
     "--samples",
     metavar="N",
@@ -64,7 +67,7 @@ SHOWN = 10  # differences that are printed
 @json_option
 @engine_options(drafter=False)
 def audit(
-    drafters: str | None,
+    drafters: list[str] | None,
     prompts: Path | None,
     limit: int | None,
     samples: int,
@@ -80,23 +83,21 @@ def audit(
     stops, grammars, at several draft lengths, alone and in a batch. --samples tests the distribution of what is drawn
     too, under both rules of verification. Exit code 1 if anything differs.
     """
-    names = None if drafters is None else drafter_names(drafters, engine_options)
-    requests = requests_of(prompts, limit, None, raw)
-    engine = engine_options.load()
-    names = names or [name for name in engine.drafter_names if name != "null"]
+    requests = requests_of(prompts, limit, raw)
+    engine, drafters = engine_options.load_with(drafters)
     found = run_audit(
         engine,
         requests,
-        names,
+        drafters,
         max_tokens=max_tokens,
         seeds=range(1, seeds + 1),
         samples=samples,
         tracking=lambda work: tracking(work, "Auditing"),
     )
     if as_json:
-        click.echo(json.dumps(_record(engine, engine_options, found, names, len(requests), max_tokens)))
+        click.echo(json.dumps(_record(engine, engine_options, found, drafters, len(requests), max_tokens)))
     else:
-        _show(engine, found, names, len(requests))
+        _show(engine, found, drafters, len(requests))
     if not found.lossless:
         raise click.exceptions.Exit(1)
 

@@ -1,4 +1,4 @@
-"""slipstream bench: what the kernels and a model's pass cost on this machine."""
+"""slipstream bench: what kernels and passes cost on this machine; the other benchmarks have files of their own."""
 
 import json
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from slipstream.cli.bench_generate import bench_batch_command, bench_generate_command
+from slipstream.cli.bench_load import bench_load_command
 from slipstream.cli.options import EngineOptions, engine_options, examples, json_option
 from slipstream.cli.render import loading, times
 from slipstream.tools.bench_kernels import bench_kernels
@@ -47,11 +49,15 @@ def repeats_option(default: int) -> Callable[[Command], Command]:
 
 
 @click.group(
-    short_help="Measure the kernels and the pass.",
+    short_help="Measure kernels, passes, answers, servers.",
     epilog=examples("slipstream bench kernels --repeats 1", "slipstream bench pass --repeats 1"),
 )
 def bench() -> None:
-    """Measure what the kernels and a model's pass cost on this machine. Leave it alone meanwhile."""
+    """Measure what kernels, passes, answers and servers take on this machine. Leave it alone meanwhile."""
+
+
+for command in (bench_generate_command, bench_batch_command, bench_load_command):
+    bench.add_command(command)
 
 
 @bench.command(short_help="A linear layer over 1 to 64 rows.", epilog=examples("slipstream bench kernels --repeats 1"))

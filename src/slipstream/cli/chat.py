@@ -8,9 +8,9 @@ import click
 
 from slipstream import Engine, SamplingParams
 from slipstream.cli.options import EngineOptions, engine_options, examples, sampling_options, system_option
-from slipstream.cli.prompts import decode
 from slipstream.cli.render import figures, note, stream, visible
 from slipstream.errors import OptionError, SlipstreamError
+from slipstream.tools.suites import decode
 from slipstream.types import Completion, Message
 
 __all__ = ["chat"]
@@ -86,7 +86,7 @@ class Conversation:
                     self.system = rest.strip()
                 click.echo(f"System message: {self.system or 'none'}")
             case "/stats":
-                click.echo(figures(self.last) if self.last else "No finished answer yet.")
+                click.echo(figures(self.last, self.engine) if self.last else "No finished answer yet.")
             case _ if command.startswith("/") and "/" not in command[1:]:
                 raise OptionError(f"there is no command {command}: /help lists them")
             case _:

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
-from itertools import zip_longest
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +11,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slipstream import DRAFTERS, Completion, Engine, OptionError, SamplingParams, SpeculationStats
-from slipstream.cli.options import EngineOptions, engine_options, examples, json_option, raw_option, sampling_options
-from slipstream.cli.prompts import BUILT_IN, as_prompt, read_prompts
-from slipstream.cli.render import BUSY, counted, disturbed, rate_ratio, speedup_text, tracking, verdict_text, visible
+from slipstream import Engine, OptionError, SamplingParams
+from slipstream.cli.options import (
+    EngineOptions,
+    drafters_option,
+    engine_options,
+    examples,
+    json_option,
+    limit_option,
+    prompts_option,
+    raw_option,
+    sampling_options,
+)
+from slipstream.cli.prompts import requests_of
+from slipstream.cli.render import BUSY, counted, disturbed, speedup_text, tracking, verdict_text, visible
+from slipstream.tools.tally import Tally, first_difference
 from slipstream.types import Prompt
 
-__all__ = ["Difference", "Tally", "compare", "drafter_names", "first_difference", "requests_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where two outputs part: index of the prompt, position in the output, both tokens there, None past an end."""
-
-    prompt: int
-    position: int
-    plain: int | None
-    drafted: int | None
-
-
-@dataclass(slots=True)
-class Tally:
-    """Totals over prompts that were decoded in one way. decoded: the tokens that decode_seconds were spent on."""
-
-    drafter: str
-    stats: SpeculationStats = field(init=False)
-    completion_tokens: int = 0
-    decoded: float = 0.0
-    decode_seconds: float = 0.0
-    difference: Difference | None = None
-
-    def __post_init__(self) -> None:
-        self.stats = SpeculationStats(self.drafter, 0)
-
-    def add(self, completion: Completion) -> None:
-        for counter in ("target_passes", "committed", "drafted", "accepted", "rejected", "unverified"):
-            setattr(self.stats, counter, getattr(self.stats, counter) + getattr(completion.speculation, counter))
-        self.completion_tokens += completion.usage.completion_tokens
-        self.decoded += completion.timing.tokens_per_second * completion.timing.decode_seconds
-        self.decode_seconds += completion.timing.decode_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.decoded / self.decode_seconds if self.decode_seconds else 0.0
-
-    def speedup(self, plain: "Tally") -> float:
-        return rate_ratio(self.tokens_per_second, plain.tokens_per_second)
+__all__ = ["compare"]
 
 
 @click.command(
@@ -69,15 +39,9 @@ class Tally:
         "slipstream compare --prompts functions.jsonl --as code_edit --drafters ngram --json",
     ),
 )
-@click.option("--drafters", metavar="A,B", help="Which drafters.  [default: all that work with the models given]")
-@click.option(
-    "--prompts",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="JSON lines with prompt, messages or turns (the first is used), or plain text, one prompt a line.  "
-    "[default: a few built-in prompts]",
-)
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N prompts.  [default: all]")
+@drafters_option
+@prompts_option
+@limit_option
 @click.option(
     "--as",
     "workload",
@@ -89,7 +53,7 @@ class Tally:
 @sampling_options(max_tokens=128)
 @engine_options(drafter=False)
 def compare(
-    drafters: str | None,
+    drafters: list[str] | None,
     prompts: Path | None,
     limit: int | None,
     workload: str | None,
@@ -108,44 +72,15 @@ def compare(
             "--verification rejection keeps the distribution, not the very tokens that compare checks: use match, or "
             "slipstream audit"
         )
-    names = None if drafters is None else drafter_names(drafters, engine_options)
-    requests = requests_of(prompts, limit, workload, raw)
-    engine = engine_options.load()
-    plain, tallies = _run(engine, requests, params, names or [name for name in engine.drafter_names if name != "null"])
+    requests = requests_of(prompts, limit, raw, workload)
+    engine, drafters = engine_options.load_with(drafters)
+    plain, tallies = _run(engine, requests, params, drafters)
     if as_json:
         click.echo(json.dumps(_record(engine, plain, tallies)))
     else:
         _show(engine, plain, tallies, len(requests))
     if any(tally.difference for tally in tallies):
         raise click.exceptions.Exit(1)
-
-
-def first_difference(prompt: int, plain: Sequence[int], drafted: Sequence[int]) -> Difference | None:
-    """Where two outputs for a prompt part."""
-    for position, (expected, got) in enumerate(zip_longest(plain, drafted)):
-        if expected != got:
-            return Difference(prompt, position, expected, got)
-    return None
-
-
-def drafter_names(drafters: str, engine_options: EngineOptions) -> list[str]:
-    """The names in the value of --drafters. Raises OptionError for one that there isn't, or that lacks its models."""
-    names = list(dict.fromkeys(name.strip() for name in drafters.split(",")))
-    for name in names:
-        if name not in DRAFTERS:
-            near = "".join(f" (did you mean {close}?)" for close in get_close_matches(name, DRAFTERS, 1))
-            raise OptionError(f"--drafters has {name!r}{near}: use some of {', '.join(DRAFTERS)}, with commas between")
-    engine_options.check_drafters("--drafters", names)
-    return names
-
-
-def requests_of(prompts: Path | None, limit: int | None, workload: str | None, raw: bool) -> list[Prompt]:
-    """The prompts of a file, or the built-in ones."""
-    if prompts is not None:
-        return read_prompts(prompts, limit=limit, code_edit=workload == "code_edit", raw=raw)
-    if workload is not None:
-        raise OptionError(f"--as {workload} needs a file of records: name one with --prompts")
-    return [as_prompt(example.text, raw=raw) for example in BUILT_IN[:limit]]
 
 
 def _run(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 from rich import box
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from slipstream import Completion, Engine, OptionError, SamplingParams
 from slipstream.cli.options import EngineOptions, engine_options, examples
-from slipstream.cli.prompts import BUILT_IN, BuiltIn, as_prompt
+from slipstream.cli.prompts import BUILT_IN, BuiltIn
 from slipstream.cli.render import (
     BUSY,
     disturbed,
@@ -23,13 +23,14 @@ from slipstream.cli.render import (
     in_colour,
     legend,
     marked,
-    rate_ratio,
     speedup_text,
     styled,
     times,
     verdict_text,
     visible,
 )
+from slipstream.tools.suites import as_prompt
+from slipstream.tools.tally import rate_ratio
 
 __all__ = ["Outcome", "demo", "in_words"]
 
@@ -73,7 +74,7 @@ def demo(engine_options: EngineOptions) -> None:
         raise OptionError("--drafter null is plain decoding, with which the demo compares: name another drafter")
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH)
-    engine = engine_options.load()
+    engine = replace(engine_options, drafter=engine_options.drafter or "auto").load()  # whatever was tuned
     console.print(
         Text.assemble(
             ("Slipstream", "bold"),

@@ -20,9 +20,10 @@ from slipstream.cli.options import (
     system_option,
     text_value,
 )
-from slipstream.cli.prompts import as_prompt, read_standard_input
+from slipstream.cli.prompts import read_standard_input
 from slipstream.cli.render import figures, legend, note, stream, visible
 from slipstream.errors import OptionError
+from slipstream.tools.suites import as_prompt
 
 __all__ = ["completion_record", "generate"]
 
@@ -85,7 +86,7 @@ def generate(
         raise click.Abort
     if show_drafts:
         note(legend(Console()))
-    note(f"{figures(answer)} · {answer.speculation.drafter}")
+    note(figures(answer, engine))
 
 
 def completion_record(engine: Engine, completion: Completion, params: SamplingParams) -> dict[str, Any]:
@@ -104,6 +105,7 @@ def completion_record(engine: Engine, completion: Completion, params: SamplingPa
             "drafter": stats.drafter,
             "verification": stats.verification,
             "num_speculative_tokens": stats.num_speculative_tokens,
+            "tuned": engine.tuned is not None,
             "target_passes": stats.target_passes,
             "drafted": stats.drafted,
             "accepted": stats.accepted,

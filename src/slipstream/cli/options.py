@@ -3,23 +3,31 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
-from slipstream import DEFAULT_MODEL, DRAFTERS, DTYPES, Engine, SamplingParams
-from slipstream.cli.prompts import check_text, decode
+from slipstream import DEFAULT_MODEL, DRAFTER_NAMES, DTYPES, Engine, SamplingParams
 from slipstream.cli.render import loading
 from slipstream.errors import OptionError
+from slipstream.tools.suites import SUITES, check_text, decode
 
 __all__ = [
     "EngineOptions",
+    "ListOf",
+    "data_option",
+    "drafters_option",
     "engine_options",
     "examples",
     "json_option",
+    "limit_option",
+    "out_option",
+    "prompts_option",
     "raw_option",
     "sampling_options",
+    "suite_option",
     "system_option",
     "text_value",
 ]
@@ -47,27 +55,113 @@ system_option = click.option(
 raw_option = click.option("--raw", is_flag=True, help="Take the prompt as it is: no chat template.")
 
 
+def _drafter_names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """The callback of --drafters."""
+    if value is None:
+        return None
+    names = list(dict.fromkeys(name.strip() for name in value.split(",")))
+    for name in names:
+        if name not in DRAFTER_NAMES:
+            near = "".join(f" (did you mean {close}?)" for close in get_close_matches(name, DRAFTER_NAMES, 1))
+            known = ", ".join(DRAFTER_NAMES)
+            raise OptionError(f"--drafters has {name!r}{near}: use some of {known}, with commas between")
+    return names
+
+
+drafters_option = click.option(
+    "--drafters",
+    metavar="A,B",
+    callback=_drafter_names,
+    help="Which drafters.  [default: all that work with the models given]",
+)
+prompts_option = click.option(
+    "--prompts",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="JSON lines with prompt, messages or turns (the first is used), or plain text, one prompt a line.  "
+    "[default: a few built-in prompts]",
+)
+limit_option = click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N prompts.  [default: all]"
+)
+suite_option = click.option(
+    "--suite",
+    "suites",
+    metavar="SUITE",
+    multiple=True,
+    help=f"{', '.join(SUITES)}, or a file of prompts as compare takes. May be repeated.  "
+    "[default: a few built-in prompts]",
+)
+data_option = click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The directory with the named suites' files: "
+    + ", ".join(dict.fromkeys(file for file, _ in SUITES.values()))
+    + ".",
+)
+
+
+class ListOf(click.ParamType[tuple[Any, ...]]):
+    """Values with commas between."""
+
+    name = "list"
+
+    def __init__(self, item: click.ParamType[Any]) -> None:
+        self.item = item
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
+        return tuple(self.item.convert(part.strip(), parameter, context) for part in value.split(","))
+
+
+def _out_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """The callback of --out: what couldn't be written in the end is refused before any work."""
+    if value is not None and not value.resolve().parent.is_dir():
+        raise OptionError(f"--out {value}: its directory doesn't exist: make it first")
+    return value
+
+
+out_option = click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    callback=_out_file,
+    help="Write the JSON into FILE as well.  [default: nowhere]",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Which models to load and how to run them. None leaves the choice to the engine, whose defaults the help tells."""
+    """Which models to load and how to run them. None leaves the choice to the engine, whose defaults the help tells.
+
+    Commands without --drafter say themselves who drafts: nothing that was tuned is theirs.
+    """
 
     model: str
-    draft_model: str | None
-    num_speculative_tokens: int
     threads: int | None
     dtype: str
-    drafter: str | None = None
+    draft_model: str | None = None
+    num_speculative_tokens: int | None = None
+    corpus: Path | None = None
+    drafter: str | None = "auto"
 
     def __post_init__(self) -> None:
-        if self.drafter is not None:
+        if self.drafter not in (None, "auto"):
             self.check_drafters("--drafter", [self.drafter])
 
     def check_drafters(self, option: str, drafters: Sequence[str]) -> None:
         """Raises OptionError where an option asks for drafters that don't fit the draft model given, or its absence."""
         if "draft_model" in drafters and self.draft_model is None:
             raise OptionError(f"{option} draft_model needs a draft model: name one with --draft-model")
-        if "draft_model" not in drafters and self.draft_model is not None:
+        if not {"draft_model", "auto"} & set(drafters) and self.draft_model is not None:
             raise OptionError(f"{option} {','.join(drafters)} makes no use of --draft-model: leave one of them out")
+
+    def load_with(self, drafters: list[str] | None) -> tuple[Engine, list[str]]:
+        """The engine, and the drafters that --drafters names, else all that its models are enough for."""
+        if drafters is not None:
+            self.check_drafters("--drafters", drafters)
+        engine = self.load()
+        return engine, drafters or [name for name in engine.drafter_names if name != "null"]
 
     def load(self) -> Engine:
         """The engine, loaded behind a progress bar."""
@@ -83,6 +177,7 @@ class EngineOptions:
                 threads=self.threads,
                 drafter=self.drafter,
                 num_speculative_tokens=self.num_speculative_tokens,
+                corpus=self.corpus,
                 progress=progress,
             )
 
@@ -95,17 +190,6 @@ _MODEL = {
         show_default=True,
         help="A .gguf file, a directory of safetensors, a hub id, or the default model's name.",
     ),
-    "draft_model": click.option(
-        "--draft-model", metavar="MODEL", help="A smaller model with the same tokenizer, for the drafter draft_model."
-    ),
-    "num_speculative_tokens": click.option(
-        "--num-speculative-tokens",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=5,
-        show_default=True,
-        help="Most tokens in a draft.",
-    ),
     "threads": click.option(
         "--threads",
         metavar="N",
@@ -117,11 +201,33 @@ _MODEL = {
     ),
 }
 
+_DRAFT_MODEL = {
+    "draft_model": click.option(
+        "--draft-model", metavar="MODEL", help="A smaller model that drafts, best one with the same tokenizer."
+    ),
+}
+
+_DRAFT_LENGTH = {
+    "num_speculative_tokens": click.option(
+        "--num-speculative-tokens",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Most tokens in a draft.  [default: 16 for auto, which takes as many as pay; 5 for the others]",
+    ),
+    "corpus": click.option(
+        "--corpus",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="A folder of texts, such as a code base, that lookup finds continuations in too.",
+    ),
+}
+
 _DRAFTER = {
     "drafter": click.option(
         "--drafter",
-        type=click.Choice(tuple(DRAFTERS)),
-        help="Who guesses tokens; null is plain decoding.  [default: draft_model with --draft-model, else ngram]",
+        type=click.Choice(DRAFTER_NAMES),
+        help="Who guesses tokens: auto chooses at every step; null is plain decoding.  "
+        "[default: what slipstream tune drafters found best, else auto]",
     ),
 }
 
@@ -320,9 +426,16 @@ _REPORTING: Mapping[str, Decorator] = {
 }
 
 
-def engine_options(*, drafter: bool = True) -> Decorator:
-    """Gives the command --model and its kin (and --drafter), as one argument `engine_options`."""
-    return _gather("engine_options", EngineOptions, {**_MODEL, **(_DRAFTER if drafter else {})})
+def engine_options(*, draft_model: bool = True, draft_length: bool = True, drafter: bool = True) -> Decorator:
+    """Gives the command --model and its kin (--draft-model, --num-speculative-tokens, --drafter), as one argument
+    `engine_options`."""
+    options = {
+        **_MODEL,
+        **(_DRAFT_MODEL if draft_model else {}),
+        **(_DRAFT_LENGTH if draft_length else {}),
+        **(_DRAFTER if drafter else {}),
+    }
+    return _gather("engine_options", EngineOptions, options)
 
 
 def sampling_options(*, max_tokens: int, reporting: bool = False) -> Decorator:

@@ -1,17 +1,15 @@
-"""Where prompts come from: the command line, a prompts file, or the built-in ones."""
+"""Where prompts come from: the command line, a prompts file or suite, or the built-in ones."""
 
-import codecs
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from slipstream.errors import OptionError
-from slipstream.types import Message, Prompt
+from slipstream.tools.suites import SuitePrompt, as_prompt, check_text, decode, read_prompts, read_suites, spread
+from slipstream.types import Prompt
 
-__all__ = ["BUILT_IN", "BuiltIn", "as_prompt", "check_text", "decode", "read_prompts", "read_standard_input"]
+__all__ = ["BUILT_IN", "BuiltIn", "read_standard_input", "requests_of", "suite_prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,145 +72,24 @@ afternoon. Send me the tables as well, and the list of open questions. Anna""",
 )
 
 
-def as_prompt(text: str, *, system: str | None = None, raw: bool = False) -> Prompt:
-    """The request for a user's text: the text itself when raw, else chat messages."""
-    if raw and system is not None:
-        raise OptionError("--system needs the chat template, which --raw leaves out: use one of the two")
-    if raw:
-        return text
-    messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return [*messages, {"role": "user", "content": text}]
-
-
-def check_text(text: str, where: str) -> str:
-    """Returns the text. Raises OptionError, naming `where` it came from, if it is empty or not Unicode."""
-    if not text:
-        raise OptionError(f"{where} is empty: give some text")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise OptionError(f"{where} is not valid UTF-8 text at character {error.start + 1}: convert it first") from None
-    return text
-
-
 def read_standard_input() -> str:
     """All of standard input, without its last newline, so that `echo hello | slipstream generate -` asks "hello"."""
     where = "the prompt on standard input"
     return check_text(decode(sys.stdin.buffer.read(), where).removesuffix("\n"), where)
 
 
-def decode(data: bytes, where: str) -> str:
-    """The text of some bytes. Raises OptionError, naming `where` they came from, if they aren't UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{where} is not UTF-8 text at byte {error.start + 1}: convert it first") from None
+def requests_of(prompts: Path | None, limit: int | None, raw: bool, workload: str | None = None) -> list[Prompt]:
+    """The prompts of a file, or the built-in ones."""
+    if prompts is not None:
+        return read_prompts(prompts, limit=limit, workload=workload, raw=raw)
+    if workload is not None:
+        raise OptionError(f"--as {workload} needs a file of records: name one with --prompts")
+    return [as_prompt(example.text, raw=raw) for example in BUILT_IN[:limit]]
 
 
-def read_prompts(path: Path, *, limit: int | None, code_edit: bool, raw: bool) -> list[Prompt]:
-    """The prompts of a file, at most `limit` of them, read no further than that.
-
-    JSON lines (the name ends in .jsonl, or the text begins with a brace), each an object with `prompt`, or `messages`,
-    or `turns` (the first is used), in this order; other fields are ignored. Otherwise plain text, one prompt a line.
-    Blank lines are skipped. With code_edit, records need `prompt` and `canonical_solution`, and become the request to
-    annotate that function.
-
-    Raises OptionError naming the file and the line.
-    """
-    prompts: list[Prompt] = []
-    json_lines = path.suffix == ".jsonl"
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
-        json_lines = json_lines or (not prompts and line.lstrip().startswith("{"))
-        if json_lines:
-            prompts.append(_from_record(_parse(line, where), where, code_edit, raw))
-        elif code_edit:
-            raise OptionError(
-                f"{where} is plain text: --as code_edit needs JSON lines with prompt and canonical_solution"
-            )
-        else:
-            prompts.append(as_prompt(line, raw=raw))
-        if len(prompts) == limit:
-            break
-    if not prompts:
-        raise OptionError(f"{path} holds no prompts: write one a line, as text or as JSON")
-    return prompts
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file that aren't blank, with their numbers from 1."""
-    try:
-        with path.open("rb") as file:
-            for number, data in enumerate(file, 1):
-                line = decode(data.removeprefix(codecs.BOM_UTF8), f"{path}, line {number}").rstrip("\r\n")
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise OptionError(
-            f"the prompts file {path} can't be read ({error.strerror}): give the path of a file"
-        ) from None
-
-
-def _parse(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where} is not JSON ({error}): mend or remove it") from None
-    if not isinstance(record, dict):
-        raise OptionError(f'{where} is {_kind(record)}, not an object: write {{"prompt": …}}')
-    return record
-
-
-def _from_record(record: Mapping[str, Any], where: str, code_edit: bool, raw: bool) -> Prompt:
-    if code_edit:
-        code = _text(record, "prompt", where) + _text(record, "canonical_solution", where)
-        request = f"Add type hints and a docstring to this function.\n\n```python\n{code.strip()}\n```"
-        return as_prompt(request, raw=raw)
-    if "prompt" in record:
-        return as_prompt(_text(record, "prompt", where), raw=raw)
-    if "messages" in record:
-        if raw:
-            raise OptionError(f"{where} has messages, which need the chat template that --raw leaves out: drop --raw")
-        return _messages(record["messages"], where)
-    if "turns" in record:
-        turns = record["turns"]
-        if not isinstance(turns, list) or not turns:
-            raise OptionError(f"{where}: turns is {_kind(turns)}: write a list of texts")
-        return as_prompt(_text({"turns": turns[0]}, "turns", where), raw=raw)
-    raise OptionError(f"{where} has neither prompt nor messages nor turns: add one of them")
-
-
-def _messages(messages: object, where: str) -> list[Message]:
-    remedy = 'write [{"role": "user", "content": "…"}]'
-    if not isinstance(messages, list) or not messages:
-        raise OptionError(f"{where}: messages is {_kind(messages)}: {remedy}")
-    checked: list[Message] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            raise OptionError(f"{where}: a message is {_kind(message)}: {remedy}")
-        checked.append({name: _text(message, name, where) for name in ("role", "content")})
-    return checked
-
-
-def _text(record: Mapping[str, Any], name: str, where: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str):
-        raise OptionError(f"{where}: {name} is {_kind(value) if name in record else 'missing'}: give a text")
-    return check_text(value, f"{where}: {name}")
-
-
-def _kind(value: object) -> str:
-    """What a JSON value is, in words."""
-    if value is None:
-        return "null"
-    if value in ([], {}):
-        return "empty"
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names[type(value)]
+def suite_prompts(suites: Sequence[str], data: Path | None, limit: int | None = None) -> list[SuitePrompt]:
+    """The prompts of suites, as read_suites has them, or the built-in ones."""
+    if suites or data is not None:
+        return read_suites(suites, data, limit)
+    built_in = [SuitePrompt("built_in", index, as_prompt(example.text)) for index, example in enumerate(BUILT_IN)]
+    return [built_in[index] for index in spread(len(built_in), limit)]

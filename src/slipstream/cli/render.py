@@ -8,9 +8,19 @@ from itertools import groupby
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
+from slipstream.engine import Engine
 from slipstream.types import Completion, StepOutput
 
 __all__ = [
@@ -27,7 +37,6 @@ __all__ = [
     "loading",
     "marked",
     "note",
-    "rate_ratio",
     "segments",
     "speedup_text",
     "stream",
@@ -123,17 +132,19 @@ def stream(steps: Generator[StepOutput, None, None], *, show_drafts: bool = Fals
     return text, None
 
 
-def figures(completion: Completion) -> str:
-    """One line on how an answer came about."""
+def figures(completion: Completion, engine: Engine | None = None) -> str:
+    """One line on how an answer came about; with the engine, its drafter too, where the engine's default is used."""
     stats = completion.speculation
-    return " · ".join(
-        [
-            counted(completion.usage.completion_tokens, "token"),
-            counted(stats.target_passes, "pass", "passes"),
-            f"mean accepted length {stats.mean_accepted_length:.2f}",
-            f"{completion.timing.tokens_per_second:.1f} tokens/s",
-        ]
-    )
+    parts = [
+        counted(completion.usage.completion_tokens, "token"),
+        counted(stats.target_passes, "pass", "passes"),
+        f"mean accepted length {stats.mean_accepted_length:.2f}",
+        f"{completion.timing.tokens_per_second:.1f} tokens/s",
+    ]
+    if engine is not None:
+        tuned = " (tuned)" if engine.tuned else ""
+        parts.append(f"drafter: {stats.drafter}, {stats.num_speculative_tokens}{tuned}")
+    return " · ".join(parts)
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:
@@ -146,11 +157,6 @@ def note(line: str) -> None:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         console.print(Text(visible(line), "dim"))
-
-
-def rate_ratio(rate: float, plain: float) -> float:
-    """The speed-up: times as many tokens a second as plain decoding; 0 where nothing was decoded."""
-    return rate / plain if plain else 0.0
 
 
 def times(factor: float) -> str:
@@ -188,14 +194,15 @@ def loading() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def tracking(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items, with a progress bar on standard error while they are worked through, only on a terminal."""
-    with _progress() as progress:
+    """The items, with a progress bar and their count on standard error while they are worked through, only on a
+    terminal."""
+    with _progress(MofNCompleteColumn()) as progress:
         yield from progress.track(items, description=what)
 
 
-def _progress() -> Progress:
+def _progress(*more: ProgressColumn) -> Progress:
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *more, TimeRemainingColumn())
     return Progress(
         *columns,
         console=console,

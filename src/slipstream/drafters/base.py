@@ -1,29 +1,36 @@
 """What a drafter is: something that, given the tokens so far, guesses the next ones.
 
 It can't change the output, only the speed: whatever it proposes is verified. So a drafter knows nothing of
-verification, stopping or the target's cache; it reads the history and returns a draft.
+verification or stopping; it reads the history and returns a draft.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.cache import KVCache
+from slipstream.drafters.store import Store
 from slipstream.models.decoder import Decoder
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.sampling import Sampler
 from slipstream.types import Draft
 
-__all__ = ["Drafter", "History", "Models"]
+__all__ = ["Drafter", "History", "Models", "ReadsLogits"]
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What was loaded, for drafters to build on. draft and draft_tokenizer are None without a draft model."""
+    """What was loaded, for drafters to build on. draft and draft_tokenizer are None without a draft model, store is
+    without earlier texts to copy from."""
 
     target: Decoder
     tokenizer: Tokenizer
     draft: Decoder | None = None
     draft_tokenizer: Tokenizer | None = None
+    store: Store | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -33,12 +40,15 @@ class History:
     tokens   prompt and committed tokens; it only ever grows
     limit    most tokens that the sequence can reach
     sampler  chooses tokens as the target does: a drafter that samples uses it
+    cache    the target's, for a drafter that runs the target itself and no other: behind its length, where there is
+             room for a draft, such a one may write. What lies there is lost, and the length must be left as it was
     """
 
     tokens: list[int]
     num_prompt_tokens: int
     limit: int
     sampler: Sampler
+    cache: KVCache
 
     @property
     def position(self) -> int:
@@ -66,3 +76,13 @@ class Drafter(Protocol):
         tokens committed since the last call are simply in the history: a state that ran ahead on rejected tokens
         compares and falls back by itself.
         """
+
+
+@runtime_checkable
+class ReadsLogits(Protocol):
+    """A drafter that learns from what the target thought."""
+
+    def observe(self, state: Any, tokens: Sequence[int], logits: Sequence[NDArray[np.float32]]) -> None:
+        """Called after each pass that gave the request tokens: logits[i], (vocab,), are those behind tokens[i]. The
+        tokens are committed ones that follow one another; they end before the last committed one, whose logits the next
+        pass will give."""

@@ -44,11 +44,13 @@ class Segment:
 class Decoder:
     """A loaded model. The checkpoint has checked that its tensors are there, with the right shapes.
 
-    weight_bytes is what its matrices take in memory, pass_bytes what every pass reads of them.
+    file is the (first) one that it was loaded from, weight_bytes what its matrices take in memory, pass_bytes what
+    every pass reads of them.
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str, progress: Progress | None = None) -> None:
         self.config: ModelConfig = checkpoint.config
+        self.file = checkpoint.files[0]
         self.dtype = dtype
         self.weight_bytes = 0
         config = self.config
@@ -69,8 +71,11 @@ class Decoder:
         """An empty cache for one sequence of up to `capacity` rows, those of a draft included."""
         return KVCache(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim, capacity)
 
-    def forward(self, segments: Sequence[Segment]) -> NDArray[np.float32]:
+    def forward(self, segments: Sequence[Segment], layers: Sequence[int] | None = None) -> NDArray[np.float32]:
         """One pass over all rows of all segments, which must have different caches.
+
+        layers  indices of those that are run, one or more and ascending; None is all. The others neither read nor write
+                their part of the caches
 
         Returns the wanted logits, (sum of num_logits, vocab_size), segment after segment.
         """
@@ -79,7 +84,8 @@ class Decoder:
             [np.arange(len(segment.tokens)) >= len(segment.tokens) - segment.num_logits for segment in segments]
         )  # (rows,)
         x = kernels.embed(self.embedding, tokens)  # (rows, hidden)
-        kernels.run_layers(x, self.layers, self._rows(segments))
+        run = self.layers if layers is None else [self.layers[index] for index in layers]
+        kernels.run_layers(x, run, self._rows(segments))
         if not wanted.any():
             return np.empty((0, self.config.vocab_size), np.float32)
         x = kernels.rms_norm(x if wanted.all() else x[wanted], self.norm, self.config.rms_norm_eps)

@@ -14,6 +14,7 @@ from typing import Any
 
 from slipstream.engine import Engine
 from slipstream.tools.statistics import chi_square_p
+from slipstream.tools.suites import prompt_ids
 from slipstream.types import Completion, Prompt, Request, SamplingParams, Verification
 
 __all__ = ["ALPHA", "DRAFT_LENGTHS", "OPTIONS", "Audit", "Difference", "DistributionTest", "audit"]
@@ -185,7 +186,7 @@ _LENGTH = 2  # tokens: both are drafted
 def _test_distributions(
     engine: Engine, found: Audit, prompts: Sequence[Prompt], drafters: Sequence[str], samples: int
 ) -> None:
-    ids = [_prompt_ids(engine, prompt) for prompt in prompts]
+    ids = [prompt_ids(engine, prompt) for prompt in prompts]
     prompt = min(ids, key=len)
     expected = _law(engine, prompt)
     for drafter in drafters:
@@ -210,10 +211,6 @@ def _test_distributions(
                 rate = accepted / drafted if drafted else 0.0
                 p_value = chi_square_p(counts, expected)
                 found.distribution.append(DistributionTest(drafter, rule, samples, p_value, rate))
-
-
-def _prompt_ids(engine: Engine, prompt: Prompt) -> list[int]:
-    return list(engine.generate(prompt, SamplingParams(max_tokens=0, echo=True)).token_ids)
 
 
 def _law(engine: Engine, prompt: list[int]) -> dict[tuple[int, ...], float]:

@@ -11,7 +11,7 @@ from slipstream import kernels
 from slipstream.tools.environment import describe, last_level_cache_bytes
 from slipstream.tools.timing import interleaved_medians
 
-__all__ = ["ROWS", "bench_kernels"]
+__all__ = ["ROWS", "bench_kernels", "read_bandwidth"]
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 OUTPUTS, INPUTS = 8960, 1536
@@ -28,15 +28,15 @@ def bench_kernels(
     """Times `linear` on 8960 × 1536 for each weight type and number of rows, medians of interleaved repeats.
 
     The weights lie in as many copies as it takes to be larger than the processor's caches together, and are used in
-    turn. Returns {environment, read_bandwidth_gbps, types: {name: [{rows, seconds, gbps, gmacs, ratio_to_one_row}]}};
-    gbps counts the weight bytes read, gmacs the multiply-adds, both in 10^9 a second.
+    turn. Returns {kind: "kernels", environment, read_bandwidth_gbps, types: {name: [{rows, seconds, gbps, gmacs,
+    ratio_to_one_row}]}}; gbps counts the weight bytes read, gmacs the multiply-adds, both in 10^9 a second.
     """
-    footprint = max(SMALLEST_FOOTPRINT, 2 * last_level_cache_bytes())
+    footprint = uncached_footprint()
     rng = np.random.default_rng(0)
     types: dict[str, object] = {}
     bandwidths = []
     for name, (source, dtype) in TYPES.items():
-        bandwidths.append(read_bandwidth(footprint))
+        bandwidths.append(read_bandwidth())
         weight = _weight(rng, source, dtype)
         copies = [weight, *(_weight(rng, source, dtype) for _ in range(footprint // weight.nbytes))]
         turn = itertools.cycle(copies)
@@ -56,14 +56,24 @@ def bench_kernels(
             }
             for count, seconds in medians.items()
         ]
-        bandwidths.append(read_bandwidth(footprint))
-    return {"environment": describe(), "read_bandwidth_gbps": float(np.median(bandwidths)), "types": types}
+        bandwidths.append(read_bandwidth())
+    return {
+        "kind": "kernels",
+        "environment": describe(),
+        "read_bandwidth_gbps": float(np.median(bandwidths)),
+        "types": types,
+    }
 
 
-def read_bandwidth(footprint: int, repeats: int = 5) -> float:
-    """Bytes per second, in 10^9, at which all threads together read `footprint` bytes of memory once."""
-    seconds = interleaved_medians({"read": kernels.ReadProbe(footprint).read}, repeats)["read"]
-    return footprint / seconds / 1e9
+def uncached_footprint() -> int:
+    """Bytes that no processor cache holds."""
+    return max(SMALLEST_FOOTPRINT, 2 * last_level_cache_bytes())
+
+
+def read_bandwidth() -> float:
+    """Bytes per second, in 10^9, at which all threads together read memory once."""
+    footprint = uncached_footprint()
+    return footprint / interleaved_medians({"read": kernels.ReadProbe(footprint).read}, 5)["read"] / 1e9
 
 
 def _calls(x: NDArray[np.float32], turn: Iterator[kernels.Weight]) -> None:

@@ -1,0 +1,343 @@
+"""The drafter `auto`: at every step the drafts, and as many of their nodes, that give most tokens a second.
+
+For one request with draft length g: tokens(g) = 1 + Σ_{k≤g} Π_{j≤k} a_j and seconds(g) = T(rows of the others + 1 + g)
++ g · t_d, where a_j is the estimate that position j is right given that j-1 was, T the measured cost of a target pass
+and t_d that of a drafted token. The best g may be 0, which is plain decoding. In a batch, and in trees, the sum is over
+nodes: each is worth the probability that its whole path is right, the best are taken first, and as many are kept as
+make tokens / seconds greatest. Under load T rises with every row, and drafts end by themselves.
+
+Sources that cost nothing (lookup, recycling) always propose, and their guesses are judged by what the target then says,
+verified or not: they are explored for free. One that runs a model proposes where it promises more than they do, and
+otherwise now and then, for at most EXPLORATION of the time.
+
+Sources: Leviathan et al. (2023) for the formula; Chen et al., "Sequoia" (2024) and Liu et al., "Optimizing Speculative
+Decoding for Serving Large Language Models Using Goodput" (2024) for choosing drafts by expected tokens per second.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.cost import CostCurve
+from slipstream.drafters.base import Drafter, History, ReadsLogits
+from slipstream.types import ROOT, Draft
+
+__all__ = ["Controller", "ModelSource"]
+
+EXPLORATION = 0.01
+"""Most of the time that is spent on drafts which don't promise a gain."""
+
+GAIN = 1.01
+"""A draft must promise so many times the tokens per second of doing without: estimates are uncertain, plain isn't."""
+
+MOST_DRAFTED = 8
+"""Longest draft that a model is asked for."""
+
+HORIZON = 64
+"""Tokens over which the cost of letting a draft model catch up with the text is spread."""
+
+UNKNOWN = 0.6
+"""What a model's guess is taken to be right with before any was judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A drafter that runs a model. cost is that of its passes; catches_up says whether it must first read what was
+    committed since it was last asked."""
+
+    drafter: Drafter
+    cost: CostCurve
+    catches_up: bool
+
+
+class _Luck:
+    """How often guesses were right, by kind; the last `memory` of a kind count most."""
+
+    def __init__(self, memory: float) -> None:
+        self._keep = 1 - 1 / memory
+        self._counts: dict[tuple[str, int], tuple[float, float, int]] = {}  # recent: right, judged; judged in all
+
+    def add(self, kind: tuple[str, int], right: bool) -> None:
+        hits, judged, total = self._counts.get(kind, (0.0, 0.0, 0))
+        self._counts[kind] = (hits * self._keep + right, judged * self._keep + 1, total + 1)
+
+    def share(self, kind: tuple[str, int], expected: float) -> float:
+        """The share of right ones, drawn towards what is expected as long as few were judged."""
+        counts = self._counts.get(kind)
+        if counts is None:
+            return expected
+        hits, judged, total = counts
+        return (FEW * expected + total * hits / judged) / (FEW + total)
+
+
+FEW = 2.0
+"""Guesses that an expectation counts as."""
+
+OF_ALL, OF_REQUEST = 200.0, 8.0
+"""Guesses that an estimate remembers: over all requests, and within one, whose text may change from line to line."""
+
+WHOLE = -1
+"""The kind of a source's guesses taken together, an early end of its draft being a wrong one."""
+
+
+@dataclass(slots=True, eq=False)
+class _Walk:
+    """A draft on its way of being judged: its nodes down to `node` were right, `position` is that of the next token."""
+
+    draft: Draft
+    children: dict[int, list[int]]
+    wanted: int  # nodes that were asked for
+    position: int
+    node: int = ROOT
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    history: History
+    inner: dict[str, Any]  # each source's own state
+    read: int = 0  # tokens that the model of a source has read, its own last draft among them
+    luck: _Luck = field(default_factory=lambda: _Luck(OF_REQUEST))
+    walks: dict[str, _Walk] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """The drafts of one request's sources, joined: nodes in order of creation, parents first."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)  # that a node is right where its parent is
+    places: dict[tuple[int, int], int] = field(default_factory=dict)  # (parent, token) → node
+
+    def add(self, draft: Draft, shares: Sequence[float]) -> None:
+        """Joins a draft in; where it holds a node that is there already, the better estimate counts."""
+        mine: list[int] = []
+        for token, parent, share in zip(draft.tokens.tolist(), draft.parents.tolist(), shares, strict=True):
+            under = mine[parent] if parent != ROOT else ROOT
+            node = self.places.setdefault((under, token), len(self.tokens))
+            if node == len(self.tokens):
+                self.tokens.append(token)
+                self.parents.append(under)
+                self.shares.append(share)
+            else:
+                self.shares[node] = max(self.shares[node], share)
+            mine.append(node)
+
+    def chances(self) -> list[float]:
+        """The probability of each node's whole path."""
+        chances: list[float] = []
+        for parent, share in zip(self.parents, self.shares, strict=True):
+            chances.append(share * (chances[parent] if parent != ROOT else 1.0))
+        return chances
+
+    def best(self, limit: int) -> list[tuple[float, int]]:
+        """(chance, node) of the `limit` likeliest nodes, the likeliest first; a parent comes before its children."""
+        return sorted(((-chance, node) for node, chance in enumerate(self.chances())))[:limit]
+
+    def pruned(self, nodes: Sequence[int]) -> Draft:
+        """The draft of these nodes."""
+        kept = sorted(nodes)
+        place = {node: at for at, node in enumerate(kept)}
+        parents = [place[self.parents[node]] if self.parents[node] != ROOT else ROOT for node in kept]
+        return Draft(np.array([self.tokens[node] for node in kept], np.int32), np.array(parents, np.int32))
+
+
+class Controller:
+    """Chooses among drafters, as one drafter. Its estimates over all requests hold no text: only how often guesses of
+    each kind were right."""
+
+    name: ClassVar[str] = "auto"
+
+    def __init__(self, free: Sequence[Drafter], with_model: ModelSource | None, cost: CostCurve) -> None:
+        """free: drafters whose proposals cost next to nothing; cost: of the target's passes, kept up to date by the
+        caller, through `cost.observe`."""
+        self.cost = cost
+        self._free = {drafter.name: drafter for drafter in free}
+        self._with_model = with_model
+        self._drafters = dict(self._free)
+        if with_model is not None:
+            self._drafters[with_model.drafter.name] = with_model.drafter
+        self._readers = {name: reader for name, reader in self._drafters.items() if isinstance(reader, ReadsLogits)}
+        self._luck = _Luck(OF_ALL)
+        self._elapsed = 0.0
+        self._explored = 0.0
+
+    def start(self, history: History) -> _State:
+        return _State(history, {name: drafter.start(history) for name, drafter in self._drafters.items()})
+
+    def observe(self, state: _State, tokens: Sequence[int], logits: Sequence[NDArray[np.float32]]) -> None:
+        for name, drafter in self._readers.items():
+            drafter.observe(state.inner[name], tokens, logits)
+
+    def propose(self, states: Sequence[Any], lengths: Sequence[int], other_rows: int = 0) -> list[Draft]:
+        """One draft for each request, chosen together; other_rows are those that the pass has besides these requests'
+        last tokens and drafts."""
+        trees = [_Tree() for _ in states]
+        for state in states:
+            self._judge(state)
+        for name, drafter in self._free.items():
+            drafts = drafter.propose([state.inner[name] for state in states], lengths)
+            for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
+                self._join(name, state, tree, draft, length)
+        base = len(states) + other_rows
+        self._elapsed += self.cost(base)
+        drawn = self._ask_model(states, trees, lengths, base) if self._with_model else {}
+        for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
+            trees[at] = _Tree()
+            base += len(draft)
+        chosen = self._choose([tree.best(length) for tree, length in zip(trees, lengths, strict=True)], base)
+        return [drawn[at] if at in drawn else tree.pruned(chosen[at]) for at, tree in enumerate(trees)]
+
+    # Estimates --------------------------------------------------------------------------------------------------
+
+    def _judge(self, state: _State) -> None:
+        """Follows the drafts of earlier steps along what was committed since, as far as that goes."""
+        tokens = state.history.tokens
+        for name, walk in list(state.walks.items()):
+            while True:
+                children = walk.children.get(walk.node, ())
+                if not children:
+                    if len(walk.draft) < walk.wanted:
+                        self._count(state, (name, WHOLE), False)
+                    del state.walks[name]
+                    break
+                if walk.position == len(tokens):
+                    break
+                right = None
+                for node in children:
+                    hit = int(walk.draft.tokens[node]) == tokens[walk.position]
+                    self._count(state, (name, _bucket(walk.draft, node)), hit)
+                    right = node if hit else right
+                self._count(state, (name, WHOLE), right is not None)
+                if right is None:
+                    del state.walks[name]
+                    break
+                walk.node, walk.position = right, walk.position + 1
+
+    def _count(self, state: _State, kind: tuple[str, int], right: bool) -> None:
+        state.luck.add(kind, right)
+        self._luck.add(kind, right)
+
+    def _share(self, state: _State, kind: tuple[str, int], claim: float) -> float:
+        return state.luck.share(kind, self._luck.share(kind, claim))
+
+    def _join(self, name: str, state: _State, tree: _Tree, draft: Draft, wanted: int) -> None:
+        """Adds a source's draft to the request's tree, and begins to judge it unless an earlier one still is."""
+        if name not in state.walks and len(draft):
+            children: dict[int, list[int]] = {}
+            for node, parent in enumerate(draft.parents.tolist()):
+                children.setdefault(parent, []).append(node)
+            state.walks[name] = _Walk(draft, children, wanted, len(state.history.tokens))
+        claims = _claims(draft)
+        tree.add(draft, [self._share(state, (name, _bucket(draft, node)), claims[node]) for node in range(len(draft))])
+
+    # Choices ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, best: Sequence[Sequence[tuple[float, int]]], base: int) -> list[list[int]]:
+        """The nodes of each request that together give most tokens a second."""
+        nodes = sorted((chance, at, rank) for at, ranked in enumerate(best) for rank, (chance, _) in enumerate(ranked))
+        chosen: list[list[int]] = [[] for _ in best]
+        count = self._best_count(np.array([-chance for chance, _, _ in nodes]), len(best), base)
+        for _, at, rank in nodes[:count]:
+            chosen[at].append(best[at][rank][1])
+        return chosen
+
+    def _best_count(self, chances: NDArray[np.float64], tokens: float, base: int) -> int:
+        """How many of the nodes, the likeliest first, are worth their rows."""
+        if not len(chances):
+            return 0
+        rates = np.concatenate([[tokens], tokens + np.cumsum(chances)])
+        rates /= self.cost.table(base + len(chances))[base : base + len(chances) + 1]
+        count = int(np.argmax(rates))
+        return count if rates[count] > GAIN * rates[0] else 0
+
+    def _ask_model(
+        self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], base: int
+    ) -> dict[int, Draft]:
+        """Lets the model draft for the requests where that promises more than the free drafts do, joins what it
+        proposes into their trees, and returns the drafts that must stay whole."""
+        source = self._with_model
+        assert source is not None
+        name = source.drafter.name
+        free = [
+            np.cumsum([-chance for chance, _ in tree.best(length)]) for tree, length in zip(trees, lengths, strict=True)
+        ]
+        share = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
+        behind = [len(state.history.tokens) - state.read for state in states]
+        asked, length = self._plan(source, states, free, share, behind, lengths, base)
+        if not asked:
+            costs = [(self._catch_up(source, lag) + source.cost(1), at) for at, lag in enumerate(behind)]
+            least, at = min(costs)
+            if self._explored + least > EXPLORATION * self._elapsed:
+                return {}
+            asked, length = [at], 1
+            self._explored += least
+        wanted = [min(length, lengths[at]) for at in asked]
+        started = time.perf_counter()
+        drafts = source.drafter.propose([states[at].inner[name] for at in asked], wanted)
+        passes = max(min(count, len(draft) + 1) for draft, count in zip(drafts, wanted, strict=True))
+        if all(behind[at] <= 2 for at in asked):
+            source.cost.observe(len(asked), (time.perf_counter() - started) / passes)
+        whole = {}
+        for at, draft, count in zip(asked, drafts, wanted, strict=True):
+            states[at].read = len(states[at].history.tokens) + len(draft)
+            if draft.probs is not None:
+                whole[at] = draft
+            self._join(name, states[at], trees[at], draft, count)
+        return whole
+
+    def _plan(
+        self,
+        source: ModelSource,
+        states: Sequence[_State],
+        free: Sequence[NDArray[np.float64]],
+        share: Sequence[float],
+        behind: Sequence[int],
+        lengths: Sequence[int],
+        base: int,
+    ) -> tuple[list[int], int]:
+        """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
+        count = len(states)
+        free_nodes = np.sort(np.concatenate([np.diff(gains, prepend=0.0) for gains in free]))[::-1]
+        nodes = self._best_count(free_nodes, count, base)
+        best_rate = GAIN * (count + free_nodes[:nodes].sum()) / self.cost(base + nodes)
+        best: tuple[list[int], int] = ([], 0)
+        for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
+            asked, tokens, rows, catch_up = [], float(count), base, 0.0
+            for at, gains in enumerate(free):
+                drafted = min(length, lengths[at])
+                gain = sum(share[at] ** depth for depth in range(1, drafted + 1))
+                own = float(gains[min(len(gains), drafted) - 1]) if len(gains) else 0.0
+                if drafted and gain > own:
+                    asked.append(at)
+                    tokens += gain
+                    rows += drafted
+                    left = max(1, min(HORIZON, states[at].history.limit - len(states[at].history.tokens)))
+                    catch_up += self._catch_up(source, behind[at]) * (1 + gain) / left
+                else:
+                    kept = self._best_count(np.diff(gains, prepend=0.0), 1.0, 1)
+                    tokens += float(gains[kept - 1]) if kept else 0.0
+                    rows += kept
+            if asked:
+                rate = tokens / (self.cost(rows) + length * source.cost(len(asked)) + catch_up)
+                if rate > best_rate:
+                    best_rate, best = rate, (asked, length)
+        return best
+
+    @staticmethod
+    def _catch_up(source: ModelSource, behind: int) -> float:
+        """Seconds that a model needs to read what it hasn't, beyond the token that it reads anyhow."""
+        return source.cost(behind) - source.cost(1) if source.catches_up and behind > 1 else 0.0
+
+
+def _claims(draft: Draft) -> list[float]:
+    return [UNKNOWN] * len(draft) if draft.confidence is None else draft.confidence.tolist()
+
+
+def _bucket(draft: Draft, node: int) -> int:
+    """Guesses of about the same confidence are judged together."""
+    return 0 if draft.confidence is None else min(9, int(draft.confidence[node] * 10))

@@ -1,0 +1,125 @@
+"""What a pass costs: seconds by its rows, measured once a model and machine, and corrected while running."""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.models.decoder import Decoder, Segment
+
+__all__ = ["CostCurve", "cached", "measure", "processor"]
+
+ROWS = (1, 2, 4, 6, 8, 12, 16)
+"""Where a curve is measured. A pass over more rows than the last is taken to go on with the same slope."""
+
+FORGET = 0.2
+"""Weight of a new pass in the level of the curve, which follows the context's growth and the machine's mood."""
+
+RESHAPE = 0.05
+"""Weight of a new pass in the curve's shape."""
+
+FARTHEST = 1.5
+"""A pass that took so many times longer or shorter than expected was disturbed: it counts as this much off."""
+
+
+class CostCurve:
+    """Seconds of a pass over r rows, piecewise linear between measured points; call it with r, 0 included."""
+
+    def __init__(self, seconds: Mapping[int, float]) -> None:
+        """seconds: those of a pass, by its rows; at least one point."""
+        self._rows = np.array(sorted(seconds), float)  # (points,)
+        # A pass over more rows isn't faster: where it was measured to be, that was noise.
+        self._seconds = np.maximum.accumulate([seconds[int(rows)] for rows in self._rows])  # (points,)
+        self._level = 1.0
+        self._table = np.empty(0)
+
+    def __call__(self, rows: int) -> float:
+        return float(self.table(rows)[rows])
+
+    def table(self, rows: int) -> NDArray[np.float64]:
+        """Seconds of passes over 0 to at least `rows` rows, by their rows."""
+        if len(self._table) <= rows:
+            every = np.arange(max(rows, int(self._rows[-1])) + 1, dtype=float)
+            table = np.interp(every, self._rows, self._seconds)
+            if len(self._rows) > 1:
+                slope = (self._seconds[-1] - self._seconds[-2]) / (self._rows[-1] - self._rows[-2])
+                table += np.maximum(0.0, every - self._rows[-1]) * slope
+            self._table = table * self._level
+        return self._table
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Takes in what a pass over so many rows took. One far larger than was measured, as over a prompt, tells
+        nothing of those that the curve is for."""
+        if rows > 2 * self._rows[-1]:
+            return
+        ratio = min(FARTHEST, max(1 / FARTHEST, seconds / self(rows)))
+        self._level *= ratio**FORGET
+        after = int(np.searchsorted(self._rows, rows))
+        for point in {max(0, after - 1), min(after, len(self._rows) - 1)}:
+            near = 1 - min(1.0, abs(self._rows[point] - rows) / max(1.0, rows))
+            self._seconds[point] *= ratio ** (RESHAPE * near)
+        self._seconds = np.maximum.accumulate(self._seconds)
+        self._table = np.empty(0)
+
+    def points(self) -> dict[int, float]:
+        """The measured points as they stand, seconds by rows."""
+        return {
+            int(rows): float(seconds * self._level) for rows, seconds in zip(self._rows, self._seconds, strict=True)
+        }
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def measure(model: Decoder) -> dict[int, float]:
+    """Seconds of a pass by its rows, each measured once: a few hundred ms for a model of 1.5 billion weights of 4 bits.
+
+    Noise is no great matter: what passes take is observed all the time afterwards.
+    """
+    rows = [count for count in ROWS if count < model.config.context_length]
+    cache = model.new_cache(max(rows))
+    seconds = {}
+    for count in (*rows[:1], *rows):  # the first pass of all finds cold caches
+        started = time.perf_counter()
+        model.forward([Segment.chain(cache, [0] * count, num_logits=count)])
+        seconds[count] = time.perf_counter() - started
+    return seconds
+
+
+def cached(directory: Path, key: Mapping[str, object], measure: Callable[[], dict[int, float]]) -> CostCurve:
+    """The curve that was measured for this key before, from a file in the directory; else measured now, and saved.
+
+    key says all that the cost depends on: model, dtype, threads, processor, version. A file that can't be read or
+    written costs a measurement, no more.
+    """
+    text = json.dumps(key, sort_keys=True)
+    path = directory / f"cost-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    try:
+        record = json.loads(path.read_text())
+        if record["key"] == json.loads(text):
+            seconds = {int(rows): float(value) for rows, value in record["seconds"].items()}
+            if seconds and all(value > 0 for value in seconds.values()):
+                return CostCurve(seconds)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    seconds = measure()
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps({"key": key, "seconds": seconds}))
+        unfinished.replace(path)
+    except OSError:
+        pass
+    return CostCurve(seconds)

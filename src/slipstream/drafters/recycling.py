@@ -1,0 +1,84 @@
+"""Token recycling: what the target found likely behind a token, it may find likely behind that token again.
+
+Source: Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token Recycling"
+(2024).
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.drafters.base import History, Models
+from slipstream.types import ROOT, Draft
+
+__all__ = ["RecyclingDrafter"]
+
+WIDTH = 4
+"""How many followers of a token are kept."""
+
+BLOCK = 64
+"""Logits that are looked through together for the largest."""
+
+
+class RecyclingDrafter:
+    """Keeps, for every token of a request, the likeliest next tokens of the last pass that fed it; a draft is the
+    likeliest tree of such steps from the last token on. Costs no pass of any model.
+    """
+
+    name: ClassVar[str] = "recycling"
+
+    def __init__(self, models: Models) -> None:
+        pass
+
+    def start(self, history: History) -> "_Followers":
+        return _Followers(history)
+
+    def observe(self, state: "_Followers", tokens: Sequence[int], logits: Sequence[NDArray[np.float32]]) -> None:
+        for token, row in zip(tokens, logits, strict=True):
+            state.of[token] = _likeliest(row)
+
+    def propose(self, states: Sequence["_Followers"], lengths: Sequence[int]) -> list[Draft]:
+        return [state.tree(length) for state, length in zip(states, lengths, strict=True)]
+
+
+class _Followers:
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.of: dict[int, list[tuple[float, int]]] = {}  # token → (share, next token), the likeliest first
+
+    def tree(self, length: int) -> Draft:
+        """The `length` nodes that are reached with the greatest probability, parents before children."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        confidence: list[float] = []
+        open_nodes = [(-share, ROOT, token, share) for share, token in self.of.get(self.history.tokens[-1], ())]
+        heapq.heapify(open_nodes)
+        while open_nodes and len(tokens) < length:
+            minus_chance, parent, token, share = heapq.heappop(open_nodes)
+            node = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            confidence.append(share)
+            for next_share, following in self.of.get(token, ()):
+                heapq.heappush(open_nodes, (minus_chance * next_share, node, following, next_share))
+        return Draft(
+            np.array(tokens, np.int32), np.array(parents, np.int32), confidence=np.array(confidence, np.float32)
+        )
+
+
+def _likeliest(logits: NDArray[np.float32]) -> list[tuple[float, int]]:
+    """The WIDTH likeliest tokens with their shares of these tokens' probability, the likeliest first."""
+    blocks = len(logits) // BLOCK
+    where = np.arange(len(logits))
+    if blocks > WIDTH:  # the largest values lie in the blocks with the largest maxima, or behind the last whole block
+        maxima = logits[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
+        first = np.argpartition(maxima, -WIDTH)[-WIDTH:] * BLOCK
+        where = np.concatenate([(first[:, None] + np.arange(BLOCK)).ravel(), where[blocks * BLOCK :]])
+    values = logits[where]
+    best = np.argsort(values)[: -WIDTH - 1 : -1]
+    shares = np.exp(values[best] - values[best[0]])
+    shares /= shares.sum()
+    return list(zip(shares.tolist(), where[best].tolist(), strict=True))

@@ -1,0 +1,268 @@
+"""The controller: what it chooses, how fast it follows the text, and what its exploration may cost.
+
+Time is that of a cost curve and texts are made up, so nothing here depends on the machine.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream import controller as module
+from slipstream.controller import Controller, ModelSource
+from slipstream.cost import CostCurve
+from slipstream.drafters import History
+from slipstream.types import ROOT, Draft
+
+FLAT = {1: 1.0, 16: 1.15}  # a memory-bound pass
+STEEP = {1: 1.0, 16: 16.0}  # a compute-bound one
+
+
+class Knowing:
+    """Guesses the text's next tokens where `knows` says so, nonsense elsewhere."""
+
+    name: ClassVar[str] = "knowing"
+
+    def __init__(self, knows: Sequence[bool], confidence: float | None = None, name: str = "knowing") -> None:
+        self.knows, self.confidence = knows, confidence
+        self.name = name  # type: ignore[misc]
+        self.asked: list[int] = []
+
+    def start(self, history: History) -> History:
+        return history
+
+    def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+        self.asked += lengths
+        drafts = []
+        for history, length in zip(states, lengths, strict=True):
+            at = len(history.tokens)
+            tokens = [text(place) if self.knows[place] else -5 for place in range(at, at + length)]
+            confidence = None if self.confidence is None else np.full(length, self.confidence, np.float32)
+            drafts.append(Draft.chain(tokens, confidence=confidence))
+        return drafts
+
+
+def text(place: int) -> int:
+    return 1000 + place
+
+
+def history(length: int = 1, limit: int = 10_000) -> History:
+    return SimpleNamespace(tokens=[text(place) for place in range(length)], limit=limit)  # type: ignore[return-value]
+
+
+def run(auto: Controller, states: Sequence[object], steps: int, limit: int = 16) -> list[list[int]]:
+    """Drafted nodes of each request at every step; commits what the text says."""
+    drafted = []
+    for _ in range(steps):
+        drafts = auto.propose(states, [limit] * len(states))
+        for state, draft in zip(states, drafts, strict=True):
+            tokens = state.history.tokens
+            node = ROOT
+            while True:
+                right = [
+                    child
+                    for child, parent in enumerate(draft.parents)
+                    if parent == node and draft.tokens[child] == text(len(tokens))
+                ]
+                tokens.append(text(len(tokens)))
+                if not right:
+                    break
+                (node,) = right
+        drafted.append([len(draft) for draft in drafts])
+    return drafted
+
+
+def started(auto: Controller, count: int = 1) -> list[object]:
+    return [auto.start(history()) for _ in range(count)]
+
+
+def test_hopeless_guesses_end() -> None:
+    auto = Controller([Knowing([False] * 1000)], None, CostCurve(STEEP))
+    drafted = run(auto, started(auto), 100)
+    assert all(count == [0] for count in drafted[20:])
+
+
+def test_good_guesses_take_all_that_is_cheap() -> None:
+    auto = Controller([Knowing([True] * 5000)], None, CostCurve(FLAT))
+    assert run(auto, started(auto), 60)[-1] == [16]
+
+
+def test_a_compute_bound_pass_is_not_worth_an_uncertain_guess() -> None:
+    """T(r) = r: even a guess that is always right gains nothing, and one that is sometimes wrong loses."""
+    auto = Controller([Knowing([place % 3 > 0 for place in range(1000)])], None, CostCurve(STEEP))
+    assert run(auto, started(auto), 60)[-20:] == [[0]] * 20
+
+
+def test_it_follows_the_text_from_novel_to_copied_and_back() -> None:
+    knows = [200 <= place < 400 for place in range(2000)]
+    auto = Controller([Knowing(knows)], None, CostCurve({1: 1.0, 8: 1.6, 16: 3.2}))
+    (state,) = started(auto)
+    at_step = []
+    for _ in range(300):
+        at = len(state.history.tokens)
+        at_step.append((at, run(auto, [state], 1, limit=8)[0][0]))
+    novel = [count for at, count in at_step if 30 < at < 195]
+    copied = [count for at, count in at_step if 230 < at < 390]
+    after = [count for at, count in at_step if at > 430]
+    assert sum(novel) <= len(novel) // 10
+    assert np.mean(copied) > 5
+    assert sum(after[30:]) <= len(after) // 10
+    first = next(place for place, (at, count) in enumerate(at_step) if at >= 200 and count)
+    started_copy = next(place for place, (at, _) in enumerate(at_step) if at >= 200)
+    assert first - started_copy <= 8
+    ended = next(place for place, (at, _) in enumerate(at_step) if at >= 400)
+    assert all(count == 0 for _, count in at_step[ended + 20 : ended + 40])
+
+
+def test_unverified_guesses_are_judged_by_what_follows() -> None:
+    """Drafting nothing, it still finds out that guesses became right."""
+    auto = Controller([Knowing([place > 300 for place in range(3000)])], None, CostCurve({1: 1.0, 16: 3.0}))
+    (state,) = started(auto)
+    while len(state.history.tokens) < 300:
+        run(auto, [state], 1)
+    assert run(auto, [state], 1) == [[0]]
+    assert max(run(auto, [state], 12))[0] > 0
+
+
+def test_requests_of_a_batch_get_what_their_text_is_worth() -> None:
+    copied, novel = history(), history()
+    drafter = Knowing([True] * 5000)
+    auto = Controller([drafter], None, CostCurve({1: 1.0, 8: 1.3, 16: 2.6}))
+    states = [auto.start(copied), auto.start(novel)]
+
+    class Mixed(Knowing):
+        def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+            drafts = super().propose(states, lengths)
+            return [
+                draft if state is copied else Draft.chain([-5] * len(draft))
+                for state, draft in zip(states, drafts, strict=True)
+            ]
+
+    mixed = Mixed([True] * 5000)
+    auto = Controller([mixed], None, CostCurve({1: 1.0, 8: 1.3, 16: 2.6}))
+    states = [auto.start(copied), auto.start(novel)]
+    last = run(auto, states, 60)[-1]
+    assert last[0] >= 4
+    assert last[1] == 0
+
+
+def test_drafts_end_under_load() -> None:
+    counts = {}
+    for batch in (1, 4, 16):
+        auto = Controller([Knowing([place % 4 > 0 for place in range(5000)])], None, CostCurve({1: 1, 8: 1.2, 64: 20}))
+        counts[batch] = run(auto, started(auto, batch), 80)[-1]
+    assert counts[1][0] >= 2
+    assert sum(counts[16]) == 0
+
+
+trees = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 0.99)), max_size=4), min_size=1, max_size=3
+)  # of each request: (how far back the parent is, share)
+curves = st.lists(st.floats(0.01, 3), min_size=15, max_size=15)
+
+
+@given(trees, curves, st.integers(0, 3))
+def test_no_other_choice_of_nodes_is_faster(
+    shape: list[list[tuple[int, float]]], increments: list[float], others: int
+) -> None:
+    seconds = dict(enumerate(np.cumsum(increments).tolist(), 1))
+    auto = Controller([], None, CostCurve(seconds))
+    joined = []
+    for nodes in shape:
+        tree = module._Tree()
+        parents = [at - back if back else ROOT for at, (back, _) in enumerate(nodes)]
+        parents = [parent if parent >= 0 else ROOT for parent in parents]
+        tree.add(
+            Draft(np.arange(len(nodes), dtype=np.int32), np.array(parents, np.int32)), [share for _, share in nodes]
+        )
+        joined.append(tree)
+    base = len(shape) + others
+    chosen = auto._choose([tree.best(16) for tree in joined], base)
+
+    def rate(choice: Sequence[Sequence[int]]) -> float:
+        gain = sum(tree.chances()[node] for tree, nodes in zip(joined, choice, strict=True) for node in nodes)
+        return (len(shape) + gain) / auto.cost(base + sum(map(len, choice)))
+
+    for tree, nodes in zip(joined, chosen, strict=True):
+        assert all(tree.parents[node] in (ROOT, *nodes) for node in nodes)  # whole paths
+
+    def prefixes(tree: module._Tree) -> list[list[int]]:
+        subsets = product((False, True), repeat=len(tree.tokens))
+        picked = [[node for node, taken in enumerate(subset) if taken] for subset in subsets]
+        return [nodes for nodes in picked if all(tree.parents[node] in (ROOT, *nodes) for node in nodes)]
+
+    fastest = max(rate(choice) for choice in product(*map(prefixes, joined)))
+    assert rate(chosen) * module.GAIN >= fastest * (1 - 1e-9)
+
+
+def model_source(knows: Sequence[bool], seconds: float) -> ModelSource:
+    return ModelSource(Knowing(knows, name="model"), CostCurve({1: seconds}), catches_up=False)
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Makes every draft pass take so long, as the controller measures it."""
+    ticks = iter(np.arange(0, 1e6, seconds))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(ticks)))
+
+
+def test_a_model_drafts_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = model_source([True] * 5000, 0.1)
+    monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
+    auto = Controller([Knowing([False] * 5000)], source, CostCurve(FLAT))
+    assert run(auto, started(auto), 30)[-1] == [module.MOST_DRAFTED]
+
+
+def test_a_model_rests_where_lookup_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = model_source([True] * 5000, 0.1)
+    monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
+    auto = Controller([Knowing([True] * 5000)], source, CostCurve(FLAT))
+    run(auto, started(auto), 20)
+    source.drafter.asked.clear()
+    run(auto, started(auto), 50)
+    assert sum(source.drafter.asked) * 0.1 <= 70 * 1.15 * module.EXPLORATION  # now and then, to see whether it still is
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 2.0])
+def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """A model that is never right costs little more than EXPLORATION once that is known, whatever its passes cost."""
+    source = model_source([False] * 5000, share)
+    monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
+    auto = Controller([], source, CostCurve(STEEP))
+    states = started(auto)
+    run(auto, states, 20)
+    source.drafter.asked.clear()
+    run(auto, states, 1000)
+    assert sum(source.drafter.asked) * share <= 1020 * 1.0 * module.EXPLORATION + share
+
+
+def test_a_draft_of_the_rule_rejection_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawn(Knowing):
+        def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+            return [
+                Draft.chain(draft.tokens.tolist(), np.ones((len(draft), 1)))
+                for draft in super().propose(states, lengths)
+            ]
+
+    source = ModelSource(Drawn([place % 2 == 0 for place in range(5000)], name="model"), CostCurve({1: 0.01}), False)
+    monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
+    auto = Controller([Knowing([True] * 5000)], source, CostCurve(FLAT))
+    for _ in range(10):
+        state = started(auto)[0]
+        (draft,) = auto.propose([state], [16])
+        assert draft.probs is None or len(draft) == source.drafter.asked[-1]
+
+
+def test_drafts_join_into_one_tree() -> None:
+    tree = module._Tree()
+    tree.add(Draft.chain([1, 2, 3]), [0.9, 0.8, 0.7])
+    tree.add(Draft(np.array([1, 4, 2], np.int32), np.array([ROOT, ROOT, 0], np.int32)), [0.5, 0.4, 0.95])
+    assert (tree.tokens, tree.parents) == ([1, 2, 3, 4], [ROOT, 0, 1, ROOT])
+    assert tree.shares == [0.9, 0.95, 0.7, 0.4]
+    assert tree.chances() == pytest.approx([0.9, 0.855, 0.5985, 0.4])
+    pruned = tree.pruned([3, 0])
+    assert (pruned.tokens.tolist(), pruned.parents.tolist()) == ([1, 4], [ROOT, ROOT])
