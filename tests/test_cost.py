@@ -15,7 +15,6 @@ from slipstream.cost import CostCurve, cached
 def test_between_and_beyond_the_measured_points() -> None:
     curve = CostCurve({1: 1.0, 2: 1.5, 4: 2.0, 8: 4.0})
     assert [curve(rows) for rows in (0, 1, 2, 3, 4, 6, 8, 12)] == pytest.approx([1, 1, 1.5, 1.75, 2, 3, 4, 6])
-    assert curve.table(12)[:13] == pytest.approx([curve(rows) for rows in range(13)])
 
 
 def test_noise_never_makes_more_rows_cheaper() -> None:
@@ -31,9 +30,9 @@ def test_it_stays_positive_and_monotone(seconds: dict[int, float], passes: list[
     curve = CostCurve(seconds)
     for rows, took in passes:
         curve.observe(rows, took)
-    table = curve.table(40)
-    assert np.all(table > 0)
-    assert np.all(np.diff(table) >= 0)
+    seconds_by_rows = [curve(rows) for rows in range(41)]
+    assert min(seconds_by_rows) > 0
+    assert np.all(np.diff(seconds_by_rows) >= -1e-12)
 
 
 def test_it_follows_a_slower_machine_and_forgives_one_slow_pass() -> None:

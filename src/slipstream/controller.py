@@ -6,7 +6,7 @@ and t_d that of a drafted token. The best g may be 0, which is plain decoding. I
 nodes: each is worth the probability that its whole path is right, the best are taken first, and as many are kept as
 make tokens / seconds greatest. Under load T rises with every row, and drafts end by themselves.
 
-Sources that cost nothing (lookup, recycling) always propose, and their guesses are judged by what the target then says,
+Sources that cost nothing, such as lookup, always propose, and their guesses are judged by what the target then says,
 verified or not: they are explored for free. One that runs a model proposes where it promises more than they do, and
 otherwise now and then, for at most EXPLORATION of the time.
 
@@ -15,8 +15,9 @@ Decoding for Serving Large Language Models Using Goodput" (2024) for choosing dr
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -241,19 +242,21 @@ class Controller:
         """The nodes of each request that together give most tokens a second."""
         nodes = sorted((chance, at, rank) for at, ranked in enumerate(best) for rank, (chance, _) in enumerate(ranked))
         chosen: list[list[int]] = [[] for _ in best]
-        count = self._best_count(np.array([-chance for chance, _, _ in nodes]), len(best), base)
+        count = self._best_count((-chance for chance, _, _ in nodes), len(best), base)
         for _, at, rank in nodes[:count]:
             chosen[at].append(best[at][rank][1])
         return chosen
 
-    def _best_count(self, chances: NDArray[np.float64], tokens: float, base: int) -> int:
+    def _best_count(self, chances: Iterable[float], tokens: float, base: int) -> int:
         """How many of the nodes, the likeliest first, are worth their rows."""
-        if not len(chances):
-            return 0
-        rates = np.concatenate([[tokens], tokens + np.cumsum(chances)])
-        rates /= self.cost.table(base + len(chances))[base : base + len(chances) + 1]
-        count = int(np.argmax(rates))
-        return count if rates[count] > GAIN * rates[0] else 0
+        least = GAIN * tokens / self.cost(base)
+        best = 0
+        for count, chance in enumerate(chances, 1):
+            tokens += chance
+            rate = tokens / self.cost(base + count)
+            if rate > least:
+                least, best = rate, count
+        return best
 
     def _ask_model(
         self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], base: int
@@ -263,9 +266,7 @@ class Controller:
         source = self._with_model
         assert source is not None
         name = source.drafter.name
-        free = [
-            np.cumsum([-chance for chance, _ in tree.best(length)]) for tree, length in zip(trees, lengths, strict=True)
-        ]
+        free = [[-chance for chance, _ in tree.best(length)] for tree, length in zip(trees, lengths, strict=True)]
         share = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
         behind = [len(state.history.tokens) - state.read for state in states]
         asked, length = self._plan(source, states, free, share, behind, lengths, base)
@@ -294,7 +295,7 @@ class Controller:
         self,
         source: ModelSource,
         states: Sequence[_State],
-        free: Sequence[NDArray[np.float64]],
+        free: Sequence[Sequence[float]],
         share: Sequence[float],
         behind: Sequence[int],
         lengths: Sequence[int],
@@ -302,25 +303,24 @@ class Controller:
     ) -> tuple[list[int], int]:
         """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
         count = len(states)
-        free_nodes = np.sort(np.concatenate([np.diff(gains, prepend=0.0) for gains in free]))[::-1]
+        free_nodes = sorted(chain.from_iterable(free), reverse=True)
         nodes = self._best_count(free_nodes, count, base)
-        best_rate = GAIN * (count + free_nodes[:nodes].sum()) / self.cost(base + nodes)
+        best_rate = GAIN * (count + sum(free_nodes[:nodes])) / self.cost(base + nodes)
         best: tuple[list[int], int] = ([], 0)
         for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
             asked, tokens, rows, catch_up = [], float(count), base, 0.0
-            for at, gains in enumerate(free):
+            for at, chances in enumerate(free):
                 drafted = min(length, lengths[at])
                 gain = sum(share[at] ** depth for depth in range(1, drafted + 1))
-                own = float(gains[min(len(gains), drafted) - 1]) if len(gains) else 0.0
-                if drafted and gain > own:
+                if drafted and gain > sum(chances[:drafted]):
                     asked.append(at)
                     tokens += gain
                     rows += drafted
                     left = max(1, min(HORIZON, states[at].history.limit - len(states[at].history.tokens)))
                     catch_up += self._catch_up(source, behind[at]) * (1 + gain) / left
                 else:
-                    kept = self._best_count(np.diff(gains, prepend=0.0), 1.0, 1)
-                    tokens += float(gains[kept - 1]) if kept else 0.0
+                    kept = self._best_count(chances, 1.0, 1)
+                    tokens += sum(chances[:kept])
                     rows += kept
             if asked:
                 rate = tokens / (self.cost(rows) + length * source.cost(len(asked)) + catch_up)

@@ -5,11 +5,10 @@ import json
 import os
 import platform
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from slipstream.models.decoder import Decoder, Segment
 
@@ -29,29 +28,23 @@ FARTHEST = 1.5
 
 
 class CostCurve:
-    """Seconds of a pass over r rows, piecewise linear between measured points; call it with r, 0 included."""
+    """Seconds of a pass over r rows, piecewise linear between measured points; call it with r, 0 included.
+
+    In plain Python: a pass leaves cold caches behind, in which each call into NumPy takes tens of microseconds.
+    """
 
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """seconds: those of a pass, by its rows; at least one point."""
-        self._rows = np.array(sorted(seconds), float)  # (points,)
+        self._rows = sorted(seconds)
         # A pass over more rows isn't faster: where it was measured to be, that was noise.
-        self._seconds = np.maximum.accumulate([seconds[int(rows)] for rows in self._rows])  # (points,)
+        self._seconds = list(accumulate((seconds[rows] for rows in self._rows), max))
         self._level = 1.0
-        self._table = np.empty(0)
+        self._shape: list[float] = []  # seconds at level 1, by rows, as far as they were asked for
 
     def __call__(self, rows: int) -> float:
-        return float(self.table(rows)[rows])
-
-    def table(self, rows: int) -> NDArray[np.float64]:
-        """Seconds of passes over 0 to at least `rows` rows, by their rows."""
-        if len(self._table) <= rows:
-            every = np.arange(max(rows, int(self._rows[-1])) + 1, dtype=float)
-            table = np.interp(every, self._rows, self._seconds)
-            if len(self._rows) > 1:
-                slope = (self._seconds[-1] - self._seconds[-2]) / (self._rows[-1] - self._rows[-2])
-                table += np.maximum(0.0, every - self._rows[-1]) * slope
-            self._table = table * self._level
-        return self._table
+        while len(self._shape) <= rows:
+            self._shape.append(self._interpolated(len(self._shape)))
+        return self._level * self._shape[rows]
 
     def observe(self, rows: int, seconds: float) -> None:
         """Takes in what a pass over so many rows took. One far larger than was measured, as over a prompt, tells
@@ -60,18 +53,25 @@ class CostCurve:
             return
         ratio = min(FARTHEST, max(1 / FARTHEST, seconds / self(rows)))
         self._level *= ratio**FORGET
-        after = int(np.searchsorted(self._rows, rows))
+        after = bisect_left(self._rows, rows)
         for point in {max(0, after - 1), min(after, len(self._rows) - 1)}:
             near = 1 - min(1.0, abs(self._rows[point] - rows) / max(1.0, rows))
             self._seconds[point] *= ratio ** (RESHAPE * near)
-        self._seconds = np.maximum.accumulate(self._seconds)
-        self._table = np.empty(0)
+        self._seconds = list(accumulate(self._seconds, max))
+        self._shape.clear()
 
     def points(self) -> dict[int, float]:
         """The measured points as they stand, seconds by rows."""
-        return {
-            int(rows): float(seconds * self._level) for rows, seconds in zip(self._rows, self._seconds, strict=True)
-        }
+        return {rows: seconds * self._level for rows, seconds in zip(self._rows, self._seconds, strict=True)}
+
+    def _interpolated(self, rows: int) -> float:
+        after = bisect_left(self._rows, rows)
+        if after == 0 or len(self._rows) == 1:
+            return self._seconds[0]
+        after = min(after, len(self._rows) - 1)
+        left, right = self._rows[after - 1], self._rows[after]
+        slope = (self._seconds[after] - self._seconds[after - 1]) / (right - left)
+        return self._seconds[after - 1] + slope * (rows - left)
 
 
 def processor() -> str:

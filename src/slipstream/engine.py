@@ -64,8 +64,8 @@ rounds the weights as Q8_0 does."""
 DRAFTER_NAMES = (Controller.name, *DRAFTERS)
 """What a request may ask for: `auto`, which chooses at every step, or always the same drafter."""
 
-FREE = ("ngram", "recycling")
-"""The drafters that run no model."""
+FREE = ("ngram",)
+"""Drafters that auto always asks. Not recycling: looking through a pass's logits costs more than its guesses bring."""
 
 DRAFT_LENGTH, MOST_NODES = 5, 16
 """num_speculative_tokens unless it is given: of one drafter, which always drafts so many; of auto, which may."""

@@ -19,6 +19,10 @@ __all__ = ["RecyclingDrafter"]
 WIDTH = 4
 """How many followers of a token are kept."""
 
+CARRIES_OVER = 0.3
+"""How often what the target was sure of behind a token is right behind that token elsewhere, measured over answers to
+questions of several kinds."""
+
 BLOCK = 64
 """Logits that are looked through together for the largest."""
 
@@ -47,14 +51,15 @@ class RecyclingDrafter:
 class _Followers:
     def __init__(self, history: History) -> None:
         self.history = history
-        self.of: dict[int, list[tuple[float, int]]] = {}  # token → (share, next token), the likeliest first
+        self.of: dict[int, list[tuple[float, int]]] = {}  # token → (probability, next token), the likeliest first
 
     def tree(self, length: int) -> Draft:
         """The `length` nodes that are reached with the greatest probability, parents before children."""
         tokens: list[int] = []
         parents: list[int] = []
         confidence: list[float] = []
-        open_nodes = [(-share, ROOT, token, share) for share, token in self.of.get(self.history.tokens[-1], ())]
+        followers = self.of.get(self.history.tokens[-1], ())
+        open_nodes = [(-share, ROOT, token, share) for share, token in followers]
         heapq.heapify(open_nodes)
         while open_nodes and len(tokens) < length:
             minus_chance, parent, token, share = heapq.heappop(open_nodes)
@@ -70,15 +75,16 @@ class _Followers:
 
 
 def _likeliest(logits: NDArray[np.float32]) -> list[tuple[float, int]]:
-    """The WIDTH likeliest tokens with their shares of these tokens' probability, the likeliest first."""
+    """The WIDTH likeliest tokens, the likeliest first, each with the probability that it follows again."""
     blocks = len(logits) // BLOCK
-    where = np.arange(len(logits))
-    if blocks > WIDTH:  # the largest values lie in the blocks with the largest maxima, or behind the last whole block
-        maxima = logits[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
-        first = np.argpartition(maxima, -WIDTH)[-WIDTH:] * BLOCK
-        where = np.concatenate([(first[:, None] + np.arange(BLOCK)).ravel(), where[blocks * BLOCK :]])
+    # The largest values lie in the blocks with the largest maxima, or behind the last whole block.
+    maxima = logits[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
+    first = np.argpartition(maxima, -WIDTH)[-WIDTH:] if blocks > WIDTH else np.arange(blocks)
+    where = np.concatenate(
+        [(first[:, None] * BLOCK + np.arange(BLOCK)).ravel(), np.arange(blocks * BLOCK, len(logits))]
+    )
     values = logits[where]
     best = np.argsort(values)[: -WIDTH - 1 : -1]
     shares = np.exp(values[best] - values[best[0]])
-    shares /= shares.sum()
+    shares *= CARRIES_OVER / shares.sum()
     return list(zip(shares.tolist(), where[best].tolist(), strict=True))
