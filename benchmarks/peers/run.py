@@ -294,15 +294,6 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def measure(
-    systems: Mapping[str, System], work: Work, load: Load, limits: Mapping[str, int]
-) -> Iterator[tuple[str, Any]]:
-    """Each system's name and record, as soon as it is there. limits: of its prompts of each category."""
-    for name, system in systems.items():
-        own = replace(work, prompts=thinned(work.prompts, limits[name]))
-        yield name, {"prompts_per_category": limits[name], **Trial(name, system, own).run(load).record()}
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the record goes, as JSON")

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
-from slipstream import kernels
+from slipstream import cost, kernels
 
 __all__ = ["describe", "last_level_cache_bytes"]
 
@@ -15,7 +15,7 @@ def describe() -> dict[str, object]:
     """Processor, instruction set in use, threads, versions, date (ISO 8601, UTC) and commit (None without a
     checkout), as JSON types."""
     return {
-        "processor": _processor(),
+        "processor": cost.processor(),
         "isa": kernels.isa(),
         "threads": kernels.threads(),
         "system": f"{platform.system()} {platform.release()}",
@@ -46,11 +46,3 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # no git here, or not our checkout
         return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
