@@ -16,9 +16,11 @@ from tokenizers import decoders, models
 from vocabularies import OTHER, byte_level, ours
 
 from slipstream import Engine, ModelError, Request, SamplingParams
+from slipstream import engine as engine_module
 from slipstream.drafters import History, draft_model
 from slipstream.drafters.draft_model import DraftModelDrafter
-from slipstream.models.decoder import Segment
+from slipstream.models.checkpoint import open_checkpoint
+from slipstream.models.decoder import Decoder, Segment
 from slipstream.sampling import Sampler
 from slipstream.tools.statistics import chi_square_p
 from slipstream.types import Draft
@@ -251,3 +253,50 @@ def test_a_pair_that_cannot_work(tmp_path: Path) -> None:
     backend.decoder = decoders.ByteLevel()
     with pytest.raises(ModelError, match="the draft model's tokenizer can't spell 'c'"):
         pair(tmp_path, backend)
+
+
+# --- The shortlist ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # an output matrix of its own, and the embedding's
+def test_shortlisted_logits_are_the_models_own(tmp_path: Path, architecture: str, dtype: str) -> None:
+    checkpoint = open_checkpoint(tiny.make(tmp_path / "model", architecture, intermediate_size=64))
+    shortlist = np.array([0, 3, 4, 50, 200, 263])
+    whole, short = Decoder(checkpoint, dtype), Decoder(checkpoint, dtype, shortlist=shortlist)
+    tokens = [5, 200, 201, 7]
+    expected, got = (
+        model.forward([Segment.chain(model.new_cache(4), tokens, num_logits=3)]) for model in (whole, short)
+    )
+    assert got.shape == expected.shape
+    assert got[:, shortlist].tobytes() == expected[:, shortlist].tobytes()
+    others = np.setdiff1d(np.arange(got.shape[1]), shortlist)
+    assert (got[:, others] == -np.inf).all()
+    assert short.pass_bytes < whole.pass_bytes
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, REJECTION], ids=["greedy", "sampled", "rejection"])
+def test_a_shortlist_changes_drafts_and_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: SamplingParams
+) -> None:
+    monkeypatch.setattr(engine_module, "SHORTLIST", 150)
+    engine = pair(tmp_path, tiny.tokenizer())
+    draft_model = engine.draft_model
+    assert draft_model is not None
+    assert draft_model.shortlist is not None
+    controls = {*engine.tokenizer.control_token_ids, *engine.tokenizer.eos_token_ids, *engine.config.eos_token_ids}
+    assert set(draft_model.shortlist.tolist()) == {*range(150), *controls}
+    accepted = 0
+    for prompt in PROMPTS[:3]:
+        draft, _ = proposed(engine, params, prompt, 6)
+        assert np.isin(draft.tokens, draft_model.shortlist).all()
+        drafted = engine.generate(prompt, params)
+        accepted += drafted.speculation.accepted
+        if params is not REJECTION:
+            assert drafted.token_ids == engine.generate(prompt, params, drafter="null").token_ids
+    assert accepted
+
+
+def test_a_small_vocabulary_has_no_shortlist(strangers: Engine) -> None:
+    assert strangers.draft_model is not None
+    assert strangers.draft_model.shortlist is None

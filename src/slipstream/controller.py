@@ -29,7 +29,7 @@ from slipstream.types import ROOT, Draft
 
 __all__ = ["Controller", "ModelSource"]
 
-EXPLORATION = 0.01
+EXPLORATION = 0.02
 """Most of the time that is spent on drafts which don't promise a gain."""
 
 GAIN = 1.01
@@ -41,8 +41,9 @@ MOST_DRAFTED = 8
 HORIZON = 64
 """Tokens over which the cost of letting a draft model catch up with the text is spread."""
 
-UNKNOWN = 0.6
-"""What a model's guess is taken to be right with before any was judged."""
+UNKNOWN = 0.7
+"""The chance that a model's guess is right, and that its draft goes on, before any was judged: what a draft model of a
+third of the target's size reaches on text of all kinds. Less would leave it untried for most of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ FEW = 2.0
 OF_ALL, OF_REQUEST = 200.0, 8.0
 """Guesses that an estimate remembers: over all requests, and within one, whose text may change from line to line."""
 
-WHOLE = -1
-"""The kind of a source's guesses taken together, an early end of its draft being a wrong one."""
+WHOLE, GOES_ON = -1, -2
+"""Kinds of a source's guesses taken together: whether they were right, an early end of its draft being a wrong one; and
+whether a draft had one more where it was asked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -267,9 +269,10 @@ class Controller:
         assert source is not None
         name = source.drafter.name
         free = [[-chance for chance, _ in tree.best(length)] for tree, length in zip(trees, lengths, strict=True)]
-        share = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
+        right = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
+        goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
         behind = [len(state.history.tokens) - state.read for state in states]
-        asked, length = self._plan(source, states, free, share, behind, lengths, base)
+        asked, length = self._plan(source, states, free, right, goes_on, behind, lengths, base)
         if not asked:
             costs = [(self._catch_up(source, lag) + source.cost(1), at) for at, lag in enumerate(behind)]
             least, at = min(costs)
@@ -288,6 +291,8 @@ class Controller:
             states[at].read = len(states[at].history.tokens) + len(draft)
             if draft.probs is not None:
                 whole[at] = draft
+            for drafted in range(1, min(count, len(draft) + 1)):
+                self._count(states[at], (name, GOES_ON), len(draft) > drafted)
             self._join(name, states[at], trees[at], draft, count)
         return whole
 
@@ -296,7 +301,8 @@ class Controller:
         source: ModelSource,
         states: Sequence[_State],
         free: Sequence[Sequence[float]],
-        share: Sequence[float],
+        right: Sequence[float],
+        goes_on: Sequence[float],
         behind: Sequence[int],
         lengths: Sequence[int],
         base: int,
@@ -308,14 +314,16 @@ class Controller:
         best_rate = GAIN * (count + sum(free_nodes[:nodes])) / self.cost(base + nodes)
         best: tuple[list[int], int] = ([], 0)
         for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
-            asked, tokens, rows, catch_up = [], float(count), base, 0.0
+            asked, tokens, rows, passes, catch_up = [], float(count), float(base), 0.0, 0.0
             for at, chances in enumerate(free):
                 drafted = min(length, lengths[at])
-                gain = sum(share[at] ** depth for depth in range(1, drafted + 1))
+                gain = sum(right[at] ** depth for depth in range(1, drafted + 1))
                 if drafted and gain > sum(chances[:drafted]):
                     asked.append(at)
                     tokens += gain
-                    rows += drafted
+                    until_end = sum(goes_on[at] ** depth for depth in range(drafted))
+                    rows += until_end
+                    passes = max(passes, until_end)
                     left = max(1, min(HORIZON, states[at].history.limit - len(states[at].history.tokens)))
                     catch_up += self._catch_up(source, behind[at]) * (1 + gain) / left
                 else:
@@ -323,7 +331,7 @@ class Controller:
                     tokens += sum(chances[:kept])
                     rows += kept
             if asked:
-                rate = tokens / (self.cost(rows) + length * source.cost(len(asked)) + catch_up)
+                rate = tokens / (self.cost(round(rows)) + passes * source.cost(len(asked)) + catch_up)
                 if rate > best_rate:
                     best_rate, best = rate, (asked, length)
         return best

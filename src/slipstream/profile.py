@@ -12,7 +12,7 @@ from slipstream.errors import OptionError
 from slipstream.models.decoder import Decoder
 from slipstream.models.default_model import cache_directory
 
-__all__ = ["Profile", "key", "profile_path", "read_profile"]
+__all__ = ["Profile", "identity", "key", "profile_path", "read_profile"]
 
 VERSION = 1
 """Of the format."""
@@ -32,8 +32,8 @@ def key(target: Decoder, draft: Decoder | None) -> dict[str, object]:
     """All that a profile holds for: the models' files as they are now, their weights' precision, and what computes."""
     return {
         "version": VERSION,
-        "target": _identity(target),
-        "draft_model": None if draft is None else _identity(draft),
+        "target": identity(target),
+        "draft_model": None if draft is None else identity(draft),
         "isa": kernels.isa(),
         "threads": kernels.threads(),
         "processor": cost.processor(),
@@ -61,7 +61,8 @@ def read_profile(target: Decoder, draft: Decoder | None, drafters: Sequence[str]
     return Profile(drafter, length)
 
 
-def _identity(model: Decoder) -> dict[str, object]:
+def identity(model: Decoder) -> dict[str, object]:
+    """Which weights a model runs on."""
     file = model.file.resolve()
     status = file.stat()
     return {"file": str(file), "bytes": status.st_size, "modified": status.st_mtime_ns, "dtype": model.dtype}

@@ -48,15 +48,27 @@ class Decoder:
     every pass reads of them.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: str,
+        progress: Progress | None = None,
+        shortlist: NDArray[np.int64] | None = None,
+    ) -> None:
+        """shortlist: ids of the only tokens that passes compute logits of, the others' being -inf; None is all."""
         self.config: ModelConfig = checkpoint.config
+        self.shortlist = shortlist
         self.file = checkpoint.files[0]
         self.dtype = dtype
         self.weight_bytes = 0
         config = self.config
         self.embedding = self._matrix(checkpoint, "model.embed_tokens.weight")
         self.norm = self._vector(checkpoint, "model.norm.weight")
-        self.output = self.embedding if config.tied_embeddings else self._matrix(checkpoint, "lm_head.weight")
+        if config.tied_embeddings and shortlist is None:
+            self.output = self.embedding
+        else:
+            name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
+            self.output = self._matrix(checkpoint, name, shortlist)
         self.layers = []
         for index in range(config.num_layers):
             self.layers.append(self._load_layer(checkpoint, index))
@@ -65,7 +77,7 @@ class Decoder:
 
     @property
     def pass_bytes(self) -> int:
-        return self.weight_bytes if self.config.tied_embeddings else self.weight_bytes - self.embedding.nbytes
+        return self.weight_bytes if self.output is self.embedding else self.weight_bytes - self.embedding.nbytes
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for one sequence of up to `capacity` rows, those of a draft included."""
@@ -80,16 +92,23 @@ class Decoder:
         Returns the wanted logits, (sum of num_logits, vocab_size), segment after segment.
         """
         tokens = np.concatenate([segment.tokens for segment in segments])  # (rows,)
-        wanted = np.concatenate(
-            [np.arange(len(segment.tokens)) >= len(segment.tokens) - segment.num_logits for segment in segments]
-        )  # (rows,)
         x = kernels.embed(self.embedding, tokens)  # (rows, hidden)
         run = self.layers if layers is None else [self.layers[index] for index in layers]
         kernels.run_layers(x, run, self._rows(segments))
-        if not wanted.any():
+        wanted: list[int] = []
+        rows = 0
+        for segment in segments:
+            rows += len(segment.tokens)
+            wanted.extend(range(rows - segment.num_logits, rows))
+        if not wanted:
             return np.empty((0, self.config.vocab_size), np.float32)
-        x = kernels.rms_norm(x if wanted.all() else x[wanted], self.norm, self.config.rms_norm_eps)
-        return kernels.linear(x, self.output)
+        x = kernels.rms_norm(x if len(wanted) == rows else x[wanted], self.norm, self.config.rms_norm_eps)
+        logits = kernels.linear(x, self.output)
+        if self.shortlist is None:
+            return logits
+        full = np.full((len(logits), self.config.vocab_size), -np.inf, np.float32)
+        full[:, self.shortlist] = logits
+        return full
 
     def _rows(self, segments: Sequence[Segment]) -> kernels.Rows:
         """Where each row stands: its position, its slot, and the slots that it may see, in the order of its path."""
@@ -168,10 +187,14 @@ class Decoder:
             k_norm=vector("self_attn.k_norm.weight"),
         )
 
-    def _matrix(self, checkpoint: Checkpoint, name: str) -> kernels.Weight:
+    def _matrix(self, checkpoint: Checkpoint, name: str, rows: NDArray[np.int64] | None = None) -> kernels.Weight:
+        """A weight matrix, or these rows of one that isn't reordered."""
         tensor = checkpoint.tensor(name)
         outputs, inputs = tensor.shape
-        weight = kernels.pack(tensor.data, tensor.type, outputs, inputs, self.dtype, tensor.row_order)
+        data = tensor.data
+        if rows is not None:
+            data, outputs = data.reshape(outputs, -1)[rows].ravel(), len(rows)
+        weight = kernels.pack(data, tensor.type, outputs, inputs, self.dtype, tensor.row_order)
         self.weight_bytes += weight.nbytes
         return weight
 
