@@ -138,8 +138,7 @@ class Engine:
         """Loads a model and what its drafters need.
 
         model                   a GGUF file, a safetensors directory, a hub id, or the default model's name
-        draft_model             the same, for the drafter draft_model; with a large vocabulary, it guesses only the commonest
-                                tokens
+        draft_model             the same, for the drafter draft_model; of a large vocabulary it guesses the commonest tokens
         dtype                   one of DTYPES, for the model; a draft model takes int8 for float weights, its own for
                                 quantised ones: what it guesses is verified, so its precision can't change the output
         threads                 of the whole process; None leaves it at what it is, at first all that it may use
