@@ -160,15 +160,24 @@ def test_drafts_end_under_load() -> None:
     assert sum(counts[16]) == 0
 
 
+def test_a_chunk_of_a_prompt_makes_no_guess_worth_more() -> None:
+    """A pass that also reads a prompt is long; that doesn't make a row cheaper than the token that it may give."""
+    auto = Controller([Knowing([place % 10 == 0 for place in range(5000)])], None, CostCurve(STEEP))
+    state = started(auto)[0]
+    run(auto, [state], 50)
+    (draft,) = auto.propose([state], [16], requests=4, sunk=250)
+    assert len(draft) == 0
+
+
 trees = st.lists(
     st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 0.99)), max_size=4), min_size=1, max_size=3
 )  # of each request: (how far back the parent is, share)
 curves = st.lists(st.floats(0.01, 3), min_size=15, max_size=15)
 
 
-@given(trees, curves, st.integers(0, 3))
+@given(trees, curves, st.integers(0, 2), st.integers(0, 20))
 def test_no_other_choice_of_nodes_is_faster(
-    shape: list[list[tuple[int, float]]], increments: list[float], others: int
+    shape: list[list[tuple[int, float]]], increments: list[float], others: int, sunk: int
 ) -> None:
     seconds = dict(enumerate(np.cumsum(increments).tolist(), 1))
     auto = Controller([], None, CostCurve(seconds))
@@ -181,12 +190,14 @@ def test_no_other_choice_of_nodes_is_faster(
             Draft(np.arange(len(nodes), dtype=np.int32), np.array(parents, np.int32)), [share for _, share in nodes]
         )
         joined.append(tree)
-    base = len(shape) + others
-    chosen = auto._choose([tree.best(16) for tree in joined], base)
+    requests = len(shape) + others
+    chosen = auto._choose([tree.best(16) for tree in joined], module._Pass(auto.cost, requests, sunk))
 
     def rate(choice: Sequence[Sequence[int]]) -> float:
         gain = sum(tree.chances()[node] for tree, nodes in zip(joined, choice, strict=True) for node in nodes)
-        return (len(shape) + gain) / auto.cost(base + sum(map(len, choice)))
+        rows = sum(map(len, choice))
+        margin = auto.cost(requests + sunk + rows) - auto.cost(requests + sunk)
+        return (requests + gain) / (auto.cost(requests) + margin)
 
     for tree, nodes in zip(joined, chosen, strict=True):
         assert all(tree.parents[node] in (ROOT, *nodes) for node in nodes)  # whole paths
@@ -218,6 +229,7 @@ def test_a_model_drafts_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_rests_where_lookup_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, 0.1)
     source = model_source([True] * 5000, 0.1)
     monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
     auto = Controller([Knowing([True] * 5000)], source, CostCurve(FLAT))
@@ -230,6 +242,7 @@ def test_a_model_rests_where_lookup_is_as_good(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("share", [0.1, 0.5, 2.0])
 def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """A model that is never right costs little more than EXPLORATION once that is known, whatever its passes cost."""
+    clock(monkeypatch, share)
     source = model_source([False] * 5000, share)
     monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
     auto = Controller([], source, CostCurve(STEEP))
@@ -238,6 +251,29 @@ def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -
     source.drafter.asked.clear()
     run(auto, states, 1000)
     assert sum(source.drafter.asked) * share <= 1020 * 1.0 * module.EXPLORATION + share
+
+
+def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, 0.01)
+    source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.001, 2: 0.002}), catches_up=True)
+    auto = Controller([], source, CostCurve(STEEP))
+    state = auto.start(history(1000))  # a second to read
+    run(auto, [state], 45)
+    assert source.drafter.asked == []
+    run(auto, [state], 20)
+    assert source.drafter.asked
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=3), st.integers(1, 4))
+def test_drafting_takes_until_the_last_draft_ends(goes_on: list[float], length: int) -> None:
+    source = ModelSource(Knowing([]), CostCurve({1: 1.0, 2: 1.0}), catches_up=True)
+    expected = 0.0
+    for ends in product(range(1, length + 1), repeat=len(goes_on)):
+        chance = 1.0
+        for share, end in zip(goes_on, ends, strict=True):
+            chance *= share ** (end - 1) * (1.0 if end == length else 1 - share)
+        expected += chance * max(ends)
+    assert source.seconds(goes_on, length) == pytest.approx(expected)
 
 
 def test_a_draft_of_the_rule_rejection_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:

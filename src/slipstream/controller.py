@@ -1,10 +1,10 @@
 """The drafter `auto`: at every step the drafts, and as many of their nodes, that give most tokens a second.
 
-For one request with draft length g: tokens(g) = 1 + Σ_{k≤g} Π_{j≤k} a_j and seconds(g) = T(rows of the others + 1 + g)
-+ g · t_d, where a_j is the estimate that position j is right given that j-1 was, T the measured cost of a target pass
-and t_d that of a drafted token. The best g may be 0, which is plain decoding. In a batch, and in trees, the sum is over
-nodes: each is worth the probability that its whole path is right, the best are taken first, and as many are kept as
-make tokens / seconds greatest. Under load T rises with every row, and drafts end by themselves.
+For one request with draft length g: tokens(g) = 1 + Σ_{k≤g} Π_{j≤k} a_j and seconds(g) = T(1 + g) + g · t_d, where a_j
+is the estimate that position j is right given that j-1 was, T the measured cost of a target pass and t_d that of a
+drafted token. The best g may be 0, which is plain decoding. In a batch, and in trees, the sum is over nodes: each is
+worth the probability that its whole path is right, the best are taken first, and as many are kept as make
+tokens / seconds greatest. Under load T rises with every row, and drafts end by themselves.
 
 Sources that cost nothing, such as lookup, always propose, and their guesses are judged by what the target then says,
 verified or not: they are explored for free. One that runs a model proposes where it promises more than they do, and
@@ -15,9 +15,9 @@ Decoding for Serving Large Language Models Using Goodput" (2024) for choosing dr
 """
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,20 +47,31 @@ third of the target's size reaches on text of all kinds. Less would leave it unt
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A drafter that runs a model. cost is that of its passes; catches_up says whether it must first read what was
-    committed since it was last asked."""
+class _Pass:
+    """The target pass that drafts are chosen for.
 
-    drafter: Drafter
+    requests  all that run, each of which gets a token or more
+    sunk      rows that it has whatever is drafted, besides the requests' last tokens: chunks of prompts, drafts of
+              other drafters. They make it long, but a token isn't worth more for that: rows behind them count at the
+              margin
+    """
+
     cost: CostCurve
-    catches_up: bool
+    requests: int
+    sunk: int
+
+    def seconds(self, nodes: float) -> float:
+        rows = self.requests + self.sunk
+        return self.cost(self.requests) + self.cost(rows + round(nodes)) - self.cost(rows)
 
 
 class _Luck:
-    """How often guesses were right, by kind; the last `memory` of a kind count most."""
+    """How often guesses were right, by kind; the last `memory` of a kind count most. What is expected counts as `prior`
+    guesses."""
 
-    def __init__(self, memory: float) -> None:
+    def __init__(self, memory: float, prior: float) -> None:
         self._keep = 1 - 1 / memory
+        self._prior = prior
         self._counts: dict[tuple[str, int], tuple[float, float, int]] = {}  # recent: right, judged; judged in all
 
     def add(self, kind: tuple[str, int], right: bool) -> None:
@@ -73,14 +84,12 @@ class _Luck:
         if counts is None:
             return expected
         hits, judged, total = counts
-        return (FEW * expected + total * hits / judged) / (FEW + total)
+        return (self._prior * expected + total * hits / judged) / (self._prior + total)
 
 
-FEW = 2.0
-"""Guesses that an expectation counts as."""
-
-OF_ALL, OF_REQUEST = 200.0, 8.0
-"""Guesses that an estimate remembers: over all requests, and within one, whose text may change from line to line."""
+OF_ALL, OF_REQUEST = (200.0, 10.0), (8.0, 4.0)
+"""Memory and prior of an estimate over all requests, and of one within a request, whose text may change from line to
+line. A single wrong guess isn't to end a draft model's use: it counts in both."""
 
 WHOLE, GOES_ON = -1, -2
 """Kinds of a source's guesses taken together: whether they were right, an early end of its draft being a wrong one; and
@@ -103,8 +112,36 @@ class _State:
     history: History
     inner: dict[str, Any]  # each source's own state
     read: int = 0  # tokens that the model of a source has read, its own last draft among them
-    luck: _Luck = field(default_factory=lambda: _Luck(OF_REQUEST))
+    luck: _Luck = field(default_factory=lambda: _Luck(*OF_REQUEST))
     walks: dict[str, _Walk] = field(default_factory=dict)
+
+    @property
+    def unread(self) -> int:
+        return len(self.history.tokens) - self.read
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A drafter that runs a model. cost is that of its passes; catches_up says whether it must first read what was
+    committed since it was last asked."""
+
+    drafter: Drafter
+    cost: CostCurve
+    catches_up: bool
+
+    def catch_up(self, state: _State) -> float:
+        """Seconds for reading what it hasn't, beyond the token that it reads anyhow."""
+        return self.cost(state.unread) - self.cost(1) if self.catches_up and state.unread > 1 else 0.0
+
+    def seconds(self, goes_on: Sequence[float], length: int) -> float:
+        """Expected seconds of drafting `length` tokens for each request, together, where drafts go on with these
+        probabilities: until the last one has ended."""
+        seconds = 0.0
+        for depth in range(length):
+            growing = [share**depth for share in goes_on]
+            any_grows = 1 - prod(1 - chance for chance in growing)
+            seconds += any_grows * self.cost(round(sum(growing) / any_grows)) if any_grows else 0.0
+        return seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +202,7 @@ class Controller:
         if with_model is not None:
             self._drafters[with_model.drafter.name] = with_model.drafter
         self._readers = {name: reader for name, reader in self._drafters.items() if isinstance(reader, ReadsLogits)}
-        self._luck = _Luck(OF_ALL)
+        self._luck = _Luck(*OF_ALL)
         self._elapsed = 0.0
         self._explored = 0.0
 
@@ -176,9 +213,11 @@ class Controller:
         for name, drafter in self._readers.items():
             drafter.observe(state.inner[name], tokens, logits)
 
-    def propose(self, states: Sequence[Any], lengths: Sequence[int], other_rows: int = 0) -> list[Draft]:
-        """One draft for each request, chosen together; other_rows are those that the pass has besides these requests'
-        last tokens and drafts."""
+    def propose(
+        self, states: Sequence[Any], lengths: Sequence[int], requests: int | None = None, sunk: int = 0
+    ) -> list[Draft]:
+        """One draft for each request, chosen together. requests and sunk are those of _Pass: all requests that run,
+        by default these, and the rows that the pass has anyhow."""
         trees = [_Tree() for _ in states]
         for state in states:
             self._judge(state)
@@ -186,13 +225,13 @@ class Controller:
             drafts = drafter.propose([state.inner[name] for state in states], lengths)
             for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
                 self._join(name, state, tree, draft, length)
-        base = len(states) + other_rows
-        self._elapsed += self.cost(base)
-        drawn = self._ask_model(states, trees, lengths, base) if self._with_model else {}
+        target = _Pass(self.cost, len(states) if requests is None else requests, sunk)
+        self._elapsed += target.seconds(0)
+        drawn = self._ask_model(states, trees, lengths, target) if self._with_model else {}
         for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
             trees[at] = _Tree()
-            base += len(draft)
-        chosen = self._choose([tree.best(length) for tree, length in zip(trees, lengths, strict=True)], base)
+            target = replace(target, sunk=target.sunk + len(draft))
+        chosen = self._choose([tree.best(length) for tree, length in zip(trees, lengths, strict=True)], target)
         return [drawn[at] if at in drawn else tree.pruned(chosen[at]) for at, tree in enumerate(trees)]
 
     # Estimates --------------------------------------------------------------------------------------------------
@@ -240,52 +279,46 @@ class Controller:
 
     # Choices ----------------------------------------------------------------------------------------------------
 
-    def _choose(self, best: Sequence[Sequence[tuple[float, int]]], base: int) -> list[list[int]]:
-        """The nodes of each request that together give most tokens a second."""
+    def _choose(self, best: Sequence[Sequence[tuple[float, int]]], target: _Pass) -> list[list[int]]:
+        """The nodes of each request that together give most tokens a second, the likeliest first."""
         nodes = sorted((chance, at, rank) for at, ranked in enumerate(best) for rank, (chance, _) in enumerate(ranked))
         chosen: list[list[int]] = [[] for _ in best]
-        count = self._best_count((-chance for chance, _, _ in nodes), len(best), base)
-        for _, at, rank in nodes[:count]:
+        tokens = float(target.requests)
+        least = GAIN * tokens / target.seconds(0)
+        worth = 0
+        for count, (minus_chance, _, _) in enumerate(nodes, 1):
+            tokens -= minus_chance
+            rate = tokens / target.seconds(count)
+            if rate > least:
+                least, worth = rate, count
+        for _, at, rank in nodes[:worth]:
             chosen[at].append(best[at][rank][1])
         return chosen
 
-    def _best_count(self, chances: Iterable[float], tokens: float, base: int) -> int:
-        """How many of the nodes, the likeliest first, are worth their rows."""
-        least = GAIN * tokens / self.cost(base)
-        best = 0
-        for count, chance in enumerate(chances, 1):
-            tokens += chance
-            rate = tokens / self.cost(base + count)
-            if rate > least:
-                least, best = rate, count
-        return best
-
     def _ask_model(
-        self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], base: int
+        self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], target: _Pass
     ) -> dict[int, Draft]:
         """Lets the model draft for the requests where that promises more than the free drafts do, joins what it
         proposes into their trees, and returns the drafts that must stay whole."""
         source = self._with_model
         assert source is not None
         name = source.drafter.name
-        free = [[-chance for chance, _ in tree.best(length)] for tree, length in zip(trees, lengths, strict=True)]
-        right = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
-        goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
-        behind = [len(state.history.tokens) - state.read for state in states]
-        asked, length = self._plan(source, states, free, right, goes_on, behind, lengths, base)
-        if not asked:
-            costs = [(self._catch_up(source, lag) + source.cost(1), at) for at, lag in enumerate(behind)]
-            least, at = min(costs)
+        free = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
+        asked, length = self._plan(source, states, free, lengths, target)
+        exploring = not asked
+        if exploring:
+            least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
             if self._explored + least > EXPLORATION * self._elapsed:
                 return {}
             asked, length = [at], 1
-            self._explored += least
         wanted = [min(length, lengths[at]) for at in asked]
         started = time.perf_counter()
         drafts = source.drafter.propose([states[at].inner[name] for at in asked], wanted)
-        passes = max(min(count, len(draft) + 1) for draft, count in zip(drafts, wanted, strict=True))
-        if all(behind[at] <= 2 for at in asked):
-            source.cost.observe(len(asked), (time.perf_counter() - started) / passes)
+        seconds = time.perf_counter() - started
+        self._explored += seconds * exploring
+        if all(states[at].unread <= 2 for at in asked):
+            passes = max(min(count, len(draft) + 1) for draft, count in zip(drafts, wanted, strict=True))
+            source.cost.observe(len(asked), seconds / passes)
         whole = {}
         for at, draft, count in zip(asked, drafts, wanted, strict=True):
             states[at].read = len(states[at].history.tokens) + len(draft)
@@ -300,46 +333,39 @@ class Controller:
         self,
         source: ModelSource,
         states: Sequence[_State],
-        free: Sequence[Sequence[float]],
-        right: Sequence[float],
-        goes_on: Sequence[float],
-        behind: Sequence[int],
+        free: Sequence[Sequence[tuple[float, int]]],
         lengths: Sequence[int],
-        base: int,
+        target: _Pass,
     ) -> tuple[list[int], int]:
         """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
-        count = len(states)
-        free_nodes = sorted(chain.from_iterable(free), reverse=True)
-        nodes = self._best_count(free_nodes, count, base)
-        best_rate = GAIN * (count + sum(free_nodes[:nodes])) / self.cost(base + nodes)
+        name = source.drafter.name
+        right = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
+        goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
+        chances = [[-minus_chance for minus_chance, _ in ranked] for ranked in free]
+        copied = [chances[at][: len(nodes)] for at, nodes in enumerate(self._choose(free, target))]
+        copied_tokens, copied_rows = sum(map(sum, copied)), sum(map(len, copied))
+        best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         best: tuple[list[int], int] = ([], 0)
         for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
-            asked, tokens, rows, passes, catch_up = [], float(count), float(base), 0.0, 0.0
-            for at, chances in enumerate(free):
+            asked: list[int] = []
+            tokens, rows, catch_up = target.requests + copied_tokens, float(copied_rows), 0.0
+            for at, state in enumerate(states):
                 drafted = min(length, lengths[at])
-                gain = sum(right[at] ** depth for depth in range(1, drafted + 1))
-                if drafted and gain > sum(chances[:drafted]):
+                guessed = sum(right[at] ** depth for depth in range(1, drafted + 1))
+                left = min(HORIZON, state.history.limit - len(state.history.tokens))
+                reading = source.catch_up(state) * (1 + guessed) / max(1, left)
+                # More than lookup by as much as reading takes, and more than lookup would have for as many rows.
+                if guessed - sum(copied[at]) > reading * best_rate and guessed > sum(chances[at][:drafted]):
                     asked.append(at)
-                    tokens += gain
-                    until_end = sum(goes_on[at] ** depth for depth in range(drafted))
-                    rows += until_end
-                    passes = max(passes, until_end)
-                    left = max(1, min(HORIZON, states[at].history.limit - len(states[at].history.tokens)))
-                    catch_up += self._catch_up(source, behind[at]) * (1 + gain) / left
-                else:
-                    kept = self._best_count(chances, 1.0, 1)
-                    tokens += sum(chances[:kept])
-                    rows += kept
+                    tokens += guessed - sum(copied[at])
+                    rows += sum(goes_on[at] ** depth for depth in range(drafted)) - len(copied[at])
+                    catch_up += reading
             if asked:
-                rate = tokens / (self.cost(round(rows)) + passes * source.cost(len(asked)) + catch_up)
+                drafting = source.seconds([goes_on[at] for at in asked], length)
+                rate = tokens / (target.seconds(rows) + drafting + catch_up)
                 if rate > best_rate:
                     best_rate, best = rate, (asked, length)
         return best
-
-    @staticmethod
-    def _catch_up(source: ModelSource, behind: int) -> float:
-        """Seconds that a model needs to read what it hasn't, beyond the token that it reads anyhow."""
-        return source.cost(behind) - source.cost(1) if source.catches_up and behind > 1 else 0.0
 
 
 def _claims(draft: Draft) -> list[float]:

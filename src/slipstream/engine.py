@@ -138,7 +138,7 @@ class Engine:
         """Loads a model and what its drafters need.
 
         model                   a GGUF file, a safetensors directory, a hub id, or the default model's name
-        draft_model             the same, for the drafter draft_model; of a large vocabulary it guesses the commonest tokens
+        draft_model             the same, for the drafter draft_model; it guesses only the commonest of very many tokens
         dtype                   one of DTYPES, for the model; a draft model takes int8 for float weights, its own for
                                 quantised ones: what it guesses is verified, so its precision can't change the output
         threads                 of the whole process; None leaves it at what it is, at first all that it may use
@@ -274,8 +274,8 @@ class Engine:
             states = [sequence.draft_state for sequence in sequences]
             lengths = [sequence.draft_limit for sequence in sequences]
             if isinstance(drafter, Controller):
-                others = rows + sum(map(len, drafts)) - len(places)
-                proposed = drafter.propose(states, lengths, others)
+                sunk = rows + sum(map(len, drafts)) - len(batch)
+                proposed = drafter.propose(states, lengths, len(self.scheduler.running), sunk)
             else:
                 proposed = drafter.propose(states, lengths)
             for at, draft in zip(places, proposed, strict=True):
