@@ -160,6 +160,22 @@ def test_drafts_end_under_load() -> None:
     assert sum(counts[16]) == 0
 
 
+def test_drafts_that_give_less_than_they_promise_end() -> None:
+    """Guesses that are right where nobody drafts and wrong where they are drafted: only the yield can tell."""
+
+    class Contrary(Knowing):
+        def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+            return [Draft.chain([-5], confidence=np.array([0.95], np.float32)) for _ in states]
+
+    auto = Controller([Contrary([])], None, CostCurve({1: 1.0, 2: 1.7}))
+    auto._luck.share = lambda kind, expected: 0.95  # type: ignore[method-assign]
+    state = started(auto)[0]
+    state.luck.share = lambda kind, expected: 0.95
+    drafted = run(auto, [state], 60)
+    assert drafted[0] == [1]
+    assert drafted[-1] == [0]
+
+
 def test_a_chunk_of_a_prompt_makes_no_guess_worth_more() -> None:
     """A pass that also reads a prompt is long; that doesn't make a row cheaper than the token that it may give."""
     auto = Controller([Knowing([place % 10 == 0 for place in range(5000)])], None, CostCurve(STEEP))

@@ -32,8 +32,9 @@ __all__ = ["Controller", "ModelSource"]
 EXPLORATION = 0.02
 """Most of the time that is spent on drafts which don't promise a gain."""
 
-GAIN = 1.01
-"""A draft must promise so many times the tokens per second of doing without: estimates are uncertain, plain isn't."""
+GAIN = 1.05
+"""A draft must promise so many times the tokens per second of doing without: drafts are made where estimates are high,
+which are too high as likely as not, and plain decoding's speed needs no estimate."""
 
 MOST_DRAFTED = 8
 """Longest draft that a model is asked for."""
@@ -87,6 +88,25 @@ class _Luck:
         return (self._prior * expected + total * hits / judged) / (self._prior + total)
 
 
+class _Yield:
+    """What drafts gave, as a share of what was expected of them, by how many requests ran. Estimates that are right on
+    the whole are too high where they are picked for being high: the more a row costs, the fewer are picked."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[float, float]] = {}  # expected, got
+
+    def add(self, requests: int, expected: float, got: int) -> None:
+        sums = self._sums.get(requests, (YIELD_PRIOR, YIELD_PRIOR))
+        self._sums[requests] = (sums[0] * YIELD_KEEP + expected, sums[1] * YIELD_KEEP + got)
+
+    def __call__(self, requests: int) -> float:
+        expected, got = self._sums.get(requests, (1.0, 1.0))
+        return min(1.0, got / expected)
+
+
+YIELD_PRIOR, YIELD_KEEP = 10.0, 0.99
+"""Tokens that got what was expected, to begin with; and what remains of the sums with each further draft."""
+
 OF_ALL, OF_REQUEST = (200.0, 10.0), (8.0, 4.0)
 """Memory and prior of an estimate over all requests, and of one within a request, whose text may change from line to
 line. A single wrong guess isn't to end a draft model's use: it counts in both."""
@@ -114,6 +134,8 @@ class _State:
     read: int = 0  # tokens that the model of a source has read, its own last draft among them
     luck: _Luck = field(default_factory=lambda: _Luck(*OF_REQUEST))
     walks: dict[str, _Walk] = field(default_factory=dict)
+    length: int = 0  # of the history when it last got a draft
+    expected: float = 0.0  # tokens that were expected of that draft
 
     @property
     def unread(self) -> int:
@@ -203,6 +225,7 @@ class Controller:
             self._drafters[with_model.drafter.name] = with_model.drafter
         self._readers = {name: reader for name, reader in self._drafters.items() if isinstance(reader, ReadsLogits)}
         self._luck = _Luck(*OF_ALL)
+        self._yield = _Yield()
         self._elapsed = 0.0
         self._explored = 0.0
 
@@ -219,19 +242,25 @@ class Controller:
         """One draft for each request, chosen together. requests and sunk are those of _Pass: all requests that run,
         by default these, and the rows that the pass has anyhow."""
         trees = [_Tree() for _ in states]
+        target = _Pass(self.cost, len(states) if requests is None else requests, sunk)
         for state in states:
             self._judge(state)
+            if state.expected:
+                self._yield.add(target.requests, state.expected, len(state.history.tokens) - state.length - 1)
         for name, drafter in self._free.items():
             drafts = drafter.propose([state.inner[name] for state in states], lengths)
             for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
                 self._join(name, state, tree, draft, length)
-        target = _Pass(self.cost, len(states) if requests is None else requests, sunk)
         self._elapsed += target.seconds(0)
         drawn = self._ask_model(states, trees, lengths, target) if self._with_model else {}
         for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
             trees[at] = _Tree()
             target = replace(target, sunk=target.sunk + len(draft))
-        chosen = self._choose([tree.best(length) for tree, length in zip(trees, lengths, strict=True)], target)
+        best = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
+        chosen = self._choose(best, target)
+        for state, ranked, nodes in zip(states, best, chosen, strict=True):
+            state.length = len(state.history.tokens)
+            state.expected = -sum(minus_chance for minus_chance, _ in ranked[: len(nodes)])
         return [drawn[at] if at in drawn else tree.pruned(chosen[at]) for at, tree in enumerate(trees)]
 
     # Estimates --------------------------------------------------------------------------------------------------
@@ -285,9 +314,9 @@ class Controller:
         chosen: list[list[int]] = [[] for _ in best]
         tokens = float(target.requests)
         least = GAIN * tokens / target.seconds(0)
-        worth = 0
+        worth, gives = 0, self._yield(target.requests)
         for count, (minus_chance, _, _) in enumerate(nodes, 1):
-            tokens -= minus_chance
+            tokens -= minus_chance * gives
             rate = tokens / target.seconds(count)
             if rate > least:
                 least, worth = rate, count
@@ -343,7 +372,8 @@ class Controller:
         goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
         chances = [[-minus_chance for minus_chance, _ in ranked] for ranked in free]
         copied = [chances[at][: len(nodes)] for at, nodes in enumerate(self._choose(free, target))]
-        copied_tokens, copied_rows = sum(map(sum, copied)), sum(map(len, copied))
+        gives = self._yield(target.requests)
+        copied_tokens, copied_rows = gives * sum(map(sum, copied)), sum(map(len, copied))
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         best: tuple[list[int], int] = ([], 0)
         for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
@@ -351,13 +381,14 @@ class Controller:
             tokens, rows, catch_up = target.requests + copied_tokens, float(copied_rows), 0.0
             for at, state in enumerate(states):
                 drafted = min(length, lengths[at])
-                guessed = sum(right[at] ** depth for depth in range(1, drafted + 1))
+                guessed = gives * sum(right[at] ** depth for depth in range(1, drafted + 1))
+                given_up = gives * sum(copied[at])
                 left = min(HORIZON, state.history.limit - len(state.history.tokens))
                 reading = source.catch_up(state) * (1 + guessed) / max(1, left)
                 # More than lookup by as much as reading takes, and more than lookup would have for as many rows.
-                if guessed - sum(copied[at]) > reading * best_rate and guessed > sum(chances[at][:drafted]):
+                if guessed - given_up > reading * best_rate and guessed > gives * sum(chances[at][:drafted]):
                     asked.append(at)
-                    tokens += guessed - sum(copied[at])
+                    tokens += guessed - given_up
                     rows += sum(goes_on[at] ** depth for depth in range(drafted)) - len(copied[at])
                     catch_up += reading
             if asked:

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-import os
 import platform
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from math import inf
 from pathlib import Path
 
+from slipstream.errors import OptionError
+from slipstream.files import read_record, write_record
 from slipstream.models.decoder import Decoder, Segment
 
 __all__ = ["CostCurve", "cached", "measure", "processor"]
@@ -21,10 +23,10 @@ ROWS = (1, 2, 4, 6, 8, 12, 16, 64)
 ROUNDS = 2
 """How often, the faster pass counting: a disturbed one is slower."""
 
-FORGET = 0.2
+FORGET = 0.1
 """Weight of a new pass in the level of the curve, which follows the context's growth and the machine's mood."""
 
-RESHAPE = 0.05
+RESHAPE = 0.1
 """Weight of a new pass in the curve's shape."""
 
 FARTHEST = 1.5
@@ -111,19 +113,14 @@ def cached(directory: Path, key: Mapping[str, object], measure: Callable[[], dic
     text = json.dumps(key, sort_keys=True)
     path = directory / f"cost-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     try:
-        record = json.loads(path.read_text())
+        record = read_record(path, "it is measured anew")
         if record["key"] == json.loads(text):
             seconds = {int(rows): float(value) for rows, value in record["seconds"].items()}
             if seconds and all(value > 0 for value in seconds.values()):
                 return CostCurve(seconds)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OptionError, ValueError, KeyError, TypeError, AttributeError):
         pass
     seconds = measure()
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps({"key": key, "seconds": seconds}))
-        unfinished.replace(path)
-    except OSError:
-        pass
+    with suppress(OSError):
+        write_record(path, {"key": key, "seconds": seconds})
     return CostCurve(seconds)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream import cost, kernels
-from slipstream.drafters.layer_skip import read_record
 from slipstream.errors import OptionError
+from slipstream.files import read_record
 from slipstream.models.decoder import Decoder
 from slipstream.models.default_model import cache_directory
 

@@ -23,7 +23,16 @@ from slipstream.cli.options import (
     suite_option,
 )
 from slipstream.cli.prompts import suite_prompts
-from slipstream.cli.render import counted, loading, speedup_text, tracking, verdict_text, visible
+from slipstream.cli.render import (
+    counted,
+    loading,
+    print_warnings,
+    speedup_text,
+    table,
+    tracking,
+    verdict_text,
+    visible,
+)
 from slipstream.tools.bench_batch import SIZES, bench_batch
 from slipstream.tools.bench_generate import SHORTEST, bench_generate, cost_curve
 from slipstream.tools.conditions import Conditions
@@ -182,13 +191,12 @@ def _write(record: dict[str, Any], out: Path | None, as_json: bool) -> None:
 
 
 def _show_generate(record: dict[str, Any]) -> None:
-    table = _table(f"{visible(record['model'])}: {_amounts(record)}", "Category", "Drafter")
-    for name in ("Prompts", "Speed-up", "Quartiles", "Accepted", "Identical"):
-        table.add_column(name, justify="right")
+    title = f"{visible(record['model'])}: {_amounts(record)}"
+    rows = table(["Category", "Drafter"], ["Prompts", "Speed-up", "Quartiles", "Accepted", "Identical"], title)
     groups = {**record["categories"], "overall": record["overall"]}
     for category, by_drafter in groups.items():
         for drafter, figures in by_drafter.items():
-            table.add_row(
+            rows.add_row(
                 visible(category),
                 drafter,
                 str(figures["prompts"]),
@@ -198,14 +206,7 @@ def _show_generate(record: dict[str, Any]) -> None:
                 verdict_text(figures["identical"]),
             )
     closing = "Speed-up: the median over prompts. Accepted: the mean accepted length, in tokens for each pass."
-    _print(record, table, closing)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column)
-    return table
+    _print(record, rows, closing)
 
 
 def _amounts(record: dict[str, Any]) -> str:
@@ -221,28 +222,25 @@ def _amounts(record: dict[str, Any]) -> str:
 
 
 def _show_batch(record: dict[str, Any]) -> None:
-    table = _table(visible(record["model"]), "Batch", "Drafter")
-    for name in ("Tokens/s", "Speed-up", "Identical"):
-        table.add_column(name, justify="right")
+    rows = table(["Batch", "Drafter"], ["Tokens/s", "Speed-up", "Identical"], visible(record["model"]))
     for size, by_drafter in record["sizes"].items():
         for drafter, figures in by_drafter.items():
             plain = drafter == "null"
-            table.add_row(
+            rows.add_row(
                 size,
                 "plain" if plain else drafter,
                 f"{figures['tokens_per_second']:.1f}",
                 "" if plain else speedup_text(figures["speedup"]),
                 "" if plain else verdict_text(figures["identical"]),
             )
-    _print(record, table, "Tokens/s: of all requests of the batch together, without their prefill.")
+    _print(record, rows, "Tokens/s: of all requests of the batch together, without their prefill.")
 
 
-def _print(record: dict[str, Any], table: Table, closing: str) -> None:
+def _print(record: dict[str, Any], rows: Table, closing: str) -> None:
     console = Console(highlight=False)
-    console.print(table)
+    console.print(rows)
     console.print(closing)
-    for warning in record["environment"]["warnings"]:
-        console.print(Text(f"Not to be relied on: {warning}.", "yellow"))
+    print_warnings(console, record["environment"])
 
 
 def _speedup(figures: dict[str, Any]) -> Text:

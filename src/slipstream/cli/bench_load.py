@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from slipstream import OptionError
 from slipstream.cli.options import ListOf, examples, json_option, out_option, text_value
 from slipstream.cli.prompts import requests_of
-from slipstream.cli.render import counted, loading, visible
+from slipstream.cli.render import counted, loading, table, visible
 from slipstream.types import Prompt
 
 __all__ = ["bench_load_command"]
@@ -188,7 +187,7 @@ def _show(result: dict[str, Any], names: Sequence[str]) -> None:
     console = Console(highlight=False, markup=False)
     levels = dict(zip(names, result["levels"], strict=False))  # fewer levels than names after Ctrl-C
     console.print(f"{visible(result['model'])} at {visible(result['url'])} ({result['api']})", soft_wrap=True)
-    times = _table("", "first token, ms", "between tokens, ms", "request, s")
+    times = table([""], ["first token, ms", "between tokens, ms", "request, s"])
     for name, level in levels.items():
         times.add_row(
             name,
@@ -198,7 +197,7 @@ def _show(result: dict[str, Any], names: Sequence[str]) -> None:
         )
     console.print(times)
     console.print("(each: 50th / 90th / 99th percentile)\n")
-    rates = _table("", "answered", "failed", "tokens/s", "requests/s", "tokens/chunk", "goodput")
+    rates = table([""], ["answered", "failed", "tokens/s", "requests/s", "tokens/chunk", "goodput"])
     for name, level in levels.items():
         goodput = level["goodput"]
         rates.add_row(
@@ -213,13 +212,6 @@ def _show(result: dict[str, Any], names: Sequence[str]) -> None:
     console.print(rates)
     for line in _remarks(result, levels):
         console.print(visible(line), soft_wrap=True)
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left")
-    return table
 
 
 def _spread(percentiles: Mapping[str, float | None], factor: float, decimals: int) -> str:

@@ -2,10 +2,10 @@
 
 import sys
 import unicodedata
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from slipstream.engine import Engine
@@ -37,10 +38,12 @@ __all__ = [
     "loading",
     "marked",
     "note",
+    "print_warnings",
     "segments",
     "speedup_text",
     "stream",
     "styled",
+    "table",
     "times",
     "tracking",
     "verdict_text",
@@ -172,6 +175,22 @@ def speedup_text(speedup: float) -> Text:
 def disturbed(speedup: float, mean_accepted_length: float) -> bool:
     """Whether a measured speed-up is above what the passes saved allow: something else slowed the plain run down."""
     return speedup > 1.15 * max(1.0, mean_accepted_length)
+
+
+def table(left: Sequence[str], right: Sequence[str], title: str | None = None) -> Table:
+    """An empty table with these columns, set to the left and to the right."""
+    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in left:
+        made.add_column(heading)
+    for heading in right:
+        made.add_column(heading, justify="right")
+    return made
+
+
+def print_warnings(console: Console, environment: Mapping[str, Any]) -> None:
+    """Why the figures of a record with this environment aren't to be relied on, if they aren't."""
+    for warning in environment["warnings"]:
+        console.print(Text(f"Not to be relied on: {warning}.", "yellow"))
 
 
 def verdict_text(identical: bool) -> Text:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from slipstream.cli.options import (
@@ -24,7 +23,9 @@ from slipstream.cli.render import (
     counted,
     disturbed,
     loading,
+    print_warnings,
     speedup_text,
+    table,
     times,
     tracking,
     verdict_text,
@@ -151,15 +152,13 @@ def _show_drafters(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
     amounts = f"{counted(result['prompts'], 'prompt')}, {counted(result['timed'], 'answer')} timed"
     title = f"{visible(result['model'])}: {amounts}"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("Drafter")
     sampled = result["temperatures"][1:]
     by_temperature = ["Greedy", f"At {sampled[0]}"] if sampled else []
-    for heading in ("Tokens", "Speed-up", *by_temperature, "Length", "Accepted", "Identical"):
-        table.add_column(heading, justify="right")
+    headings = ["Tokens", "Speed-up", *by_temperature, "Length", "Accepted", "Identical"]
+    rows = table(["Drafter"], headings, title)
     for way in result["ways"]:
         length = way["num_speculative_tokens"]
-        table.add_row(
+        rows.add_row(
             way["drafter"],
             "any" if length is None else str(length),
             speedup_text(way["speedup"]),
@@ -168,7 +167,7 @@ def _show_drafters(result: dict[str, Any]) -> None:
             f"{way['acceptance_rate']:.0%}",
             verdict_text(way["identical"]),
         )
-    console.print(table)
+    console.print(rows)
     console.print("Tokens: most in a draft. Length: the mean accepted length, in tokens for each pass.")
     console.print(result["why"])
     if any(disturbed(way["speedup"], way["mean_accepted_length"]) for way in result["ways"]):
@@ -177,8 +176,7 @@ def _show_drafters(result: dict[str, Any]) -> None:
         console.print(Text("Nothing is saved: outputs differ from plain decoding's.", "bold red"))
     else:
         console.print(Text(f"Saved in {visible(result['profile'])}"), soft_wrap=True)
-    for warning in result["environment"]["warnings"]:
-        console.print(Text(f"Not to be relied on: {warning}.", "yellow"))
+    print_warnings(console, result["environment"])
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -186,19 +184,16 @@ def _show(result: dict[str, Any]) -> None:
     best = result["best"]
     amounts = f"{counted(result['prompts'], 'prompt')}, {counted(result['drafts'], 'draft')} for each set"
     title = f"{visible(result['model'])}: {result['num_layers']} layers, {amounts}"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("Skipped layers")
-    for heading in ("Tokens", "Accepted", "Length", "Expected speed-up"):
-        table.add_column(heading, justify="right")
+    rows = table(["Skipped layers"], ["Tokens", "Accepted", "Length", "Expected speed-up"], title)
     for found in result["sets"]:
-        table.add_row(
+        rows.add_row(
             ", ".join(map(str, found["skipped"])),
             str(found["num_speculative_tokens"]),
             f"{found['acceptance_rate']:.0%}",
             f"{found['mean_accepted_length']:.2f}",
             speedup_text(found["speedup"]),
         )
-    console.print(table)
+    console.print(rows)
     console.print("Tokens: in a draft. Length: the mean accepted length, in tokens for each pass.")
     if best["speedup"] > 1:
         use = f"layer_skip --num-speculative-tokens {best['num_speculative_tokens']}"
@@ -207,5 +202,4 @@ def _show(result: dict[str, Any]) -> None:
     else:
         console.print(f"Layer skipping doesn't pay on this model: best expected {times(best['speedup'])}.")
     console.print(Text(f"Saved in {visible(result['profile'])}"), soft_wrap=True)
-    for warning in result["environment"]["warnings"]:
-        console.print(Text(f"Not to be relied on: {warning}.", "yellow"))
+    print_warnings(console, result["environment"])

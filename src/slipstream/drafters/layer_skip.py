@@ -5,11 +5,10 @@ of which the skipped layers, here whole ones; Elhoushi et al., "LayerSkip: Enabl
 Self-Speculative Decoding" (2024), of which the shared cache.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,12 @@ from numpy.typing import NDArray
 from slipstream.drafters.base import History, Models
 from slipstream.drafters.guessing import Guesses, feed, guess_chains
 from slipstream.errors import OptionError
+from slipstream.files import read_record
 from slipstream.models.decoder import Decoder
 from slipstream.models.default_model import cache_directory
 from slipstream.types import Draft
 
-__all__ = ["LayerSkipDrafter", "default_skipped", "identity", "profile_path", "read_profile", "read_record"]
+__all__ = ["LayerSkipDrafter", "default_skipped", "identity", "profile_path", "read_profile"]
 
 VERSION = 1
 """Of the profile's format."""
@@ -103,7 +103,7 @@ def identity(model: Decoder) -> dict[str, object]:
 def read_profile(path: Path, model: Decoder) -> tuple[int, ...]:
     """The layers to skip, by a file that `slipstream tune layer-skip` wrote. Raises OptionError where it is damaged or
     another model's."""
-    record = read_record(path)
+    record = read_record(path, REMEDY)
     for key, value in identity(model).items():
         if record.get(key) != value:
             raise OptionError(f"{path}: its {key} is {record.get(key)!r}, and here it is {value!r}: {REMEDY}")
@@ -116,16 +116,3 @@ def read_profile(path: Path, model: Decoder) -> tuple[int, ...]:
     ):
         raise OptionError(f"{path}: it skips {skipped!r:.80}, which some of {num_layers} layers can't be: {REMEDY}")
     return tuple(skipped)
-
-
-def read_record(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
-    """The object in a JSON file of tuning. Raises OptionError, naming it and the remedy, where there is none."""
-    try:
-        record = json.loads(path.read_bytes())
-    except OSError as error:
-        raise OptionError(f"{path}: can't be read: {error.strerror}: {remedy}") from None
-    except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict):
-        raise OptionError(f"{path}: it is damaged: {remedy}")
-    return record

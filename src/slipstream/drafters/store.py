@@ -6,8 +6,6 @@ store, and by no other. Give each tenant one of its own, or none.
 
 import hashlib
 import json
-import os
-import tempfile
 import threading
 from array import array
 from collections import deque
@@ -19,6 +17,7 @@ import numpy as np
 
 from slipstream.drafters.suffix_automaton import ROOT_STATE, Match, SuffixAutomaton
 from slipstream.errors import ModelError, OptionError
+from slipstream.files import write_whole
 from slipstream.models.checkpoint import Progress
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.types import NO_TOKEN
@@ -103,14 +102,7 @@ class Store:
         with self.lock:
             body = b"".join(np.array(segment.tokens, "<i4").tobytes() for segment in self._segments)
         try:
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-                try:
-                    file.writelines((MAGIC, self._fingerprint, hashlib.sha256(body).digest(), body))
-                    file.close()
-                    os.replace(file.name, path)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
+            write_whole(path, b"".join((MAGIC, self._fingerprint, hashlib.sha256(body).digest(), body)), mode=0o600)
         except OSError as error:
             raise OptionError(f"the store can't be written to {path} ({error.strerror}): name another file") from None
 

@@ -8,12 +8,12 @@ from typing import Any
 from slipstream.controller import Controller
 from slipstream.engine import Engine
 from slipstream.errors import OptionError
+from slipstream.files import write_record
 from slipstream.profile import Profile, key, profile_path
 from slipstream.tools.bench_generate import SHORTEST, decode_in_turns, warm_up
 from slipstream.tools.conditions import Conditions
 from slipstream.tools.suites import prompt_ids
 from slipstream.tools.tally import Tally, first_difference, rate_ratio
-from slipstream.tools.tune_layer_skip import write_record
 from slipstream.types import Completion, Prompt, SamplingParams
 
 __all__ = ["LENGTHS", "Figures", "choose", "tune_drafters", "why"]

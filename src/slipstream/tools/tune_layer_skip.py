@@ -9,7 +9,6 @@ give the speed-up to expect of each draft length: mean accepted length over the 
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -23,9 +22,10 @@ import numpy as np
 from slipstream import kernels
 from slipstream.cache import KVCache
 from slipstream.drafters.guessing import feed
-from slipstream.drafters.layer_skip import REMEDY, identity, profile_path, read_record
+from slipstream.drafters.layer_skip import REMEDY, identity, profile_path
 from slipstream.engine import Engine
 from slipstream.errors import OptionError
+from slipstream.files import read_record, write_record
 from slipstream.models.checkpoint import Progress
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.tools.bench_pass import cost_of_rows
@@ -34,7 +34,7 @@ from slipstream.tools.suites import prompt_ids
 from slipstream.tools.timing import interleaved_medians
 from slipstream.types import Prompt, SamplingParams
 
-__all__ = ["MOST_DRAFTED", "Costs", "Estimate", "Trials", "search", "tune_layer_skip", "write_record"]
+__all__ = ["MOST_DRAFTED", "Costs", "Estimate", "Trials", "search", "tune_layer_skip"]
 
 MOST_DRAFTED = 8
 """Longest draft that is considered."""
@@ -243,7 +243,7 @@ class _State:
     @classmethod
     def open(cls, path: Path, settings: dict[str, object]) -> "_State":
         """That of an earlier search with the same settings, else an empty one."""
-        record = read_record(path) if path.exists() else {}
+        record = read_record(path, REMEDY) if path.exists() else {}
         if record.get("settings") != settings:
             return cls(path, settings, [], {})
         try:
@@ -269,14 +269,3 @@ def _settings(model: Decoder, prompts: list[list[int]], max_tokens: int) -> dict
         "max_tokens": max_tokens,
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
     }
-
-
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Writes a JSON file, which is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(record))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
