@@ -70,7 +70,7 @@ def generate(**changes: Any) -> dict[str, Any]:
     return {
         "kind": "generate",
         "environment": environment(
-            load_average=0.1, read_bandwidth_gbps={"before": 28.1, "after": 27.6}, quiet=True, warnings=[]
+            processors_in_use=0.1, read_bandwidth_gbps={"before": 28.1, "after": 27.6}, quiet=True, warnings=[]
         ),
         "model": MODEL,
         "dtype": "bf16",

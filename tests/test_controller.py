@@ -261,7 +261,7 @@ def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -
     clock(monkeypatch, share)
     source = model_source([False] * 5000, share)
     monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
-    auto = Controller([], source, CostCurve(STEEP))
+    auto = Controller([], source, CostCurve({1: 1.0, 2: 1.5}))
     states = started(auto)
     run(auto, states, 20)
     source.drafter.asked.clear()
@@ -269,10 +269,18 @@ def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -
     assert sum(source.drafter.asked) * share <= 1020 * 1.0 * module.EXPLORATION + share
 
 
+def test_a_model_is_not_explored_where_it_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, 0.01)
+    source = model_source([True] * 5000, 0.01)
+    auto = Controller([], source, CostCurve(STEEP))
+    run(auto, started(auto), 500)
+    assert source.drafter.asked == []
+
+
 def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 0.01)
     source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.001, 2: 0.002}), catches_up=True)
-    auto = Controller([], source, CostCurve(STEEP))
+    auto = Controller([], source, CostCurve({1: 1.0, 2: 1.7}))
     state = auto.start(history(1000))  # a second to read
     run(auto, [state], 45)
     assert source.drafter.asked == []

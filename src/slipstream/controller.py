@@ -39,6 +39,9 @@ which are too high as likely as not, and plain decoding's speed needs no estimat
 MOST_DRAFTED = 8
 """Longest draft that a model is asked for."""
 
+HOPE = 0.9
+"""Where not even guesses that are right so often would pay, under load, a model isn't explored."""
+
 HORIZON = 64
 """Tokens over which the cost of letting a draft model catch up with the text is spread."""
 
@@ -336,6 +339,8 @@ class Controller:
         asked, length = self._plan(source, states, free, lengths, target)
         exploring = not asked
         if exploring:
+            if not self._could_pay(source, target, len(states)):
+                return {}
             least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
             if self._explored + least > EXPLORATION * self._elapsed:
                 return {}
@@ -357,6 +362,18 @@ class Controller:
                 self._count(states[at], (name, GOES_ON), len(draft) > drafted)
             self._join(name, states[at], trees[at], draft, count)
         return whole
+
+    @staticmethod
+    def _could_pay(source: ModelSource, target: _Pass, count: int) -> bool:
+        """Whether the model's drafts for so many requests would pay if they were as good as can be hoped."""
+        least = GAIN * target.requests / target.seconds(0)
+        tokens, rows = float(target.requests), 0.0
+        for length in range(1, MOST_DRAFTED + 1):
+            tokens += count * HOPE**length
+            rows += count * HOPE ** (length - 1)
+            if tokens / (target.seconds(rows) + source.seconds([HOPE] * count, length)) > least:
+                return True
+        return False
 
     def _plan(
         self,

@@ -17,7 +17,7 @@ from slipstream.models.decoder import Decoder, Segment
 
 __all__ = ["CostCurve", "cached", "measure", "processor"]
 
-ROWS = (1, 2, 4, 6, 8, 12, 16, 64)
+ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 """Where a curve is measured. A pass over more rows than the last is taken to go on with the same slope."""
 
 ROUNDS = 2

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -20,7 +23,7 @@ from slipstream.tools import bench_batch as batch_module
 from slipstream.tools import conditions as conditions_module
 from slipstream.tools.bench_batch import bench_batch
 from slipstream.tools.bench_generate import bench_generate, loop_start, rotated
-from slipstream.tools.conditions import Conditions, peak_memory_bytes
+from slipstream.tools.conditions import Conditions, peak_memory_bytes, processors_in_use
 from slipstream.tools.report import read_results
 from slipstream.tools.suites import SuitePrompt
 from slipstream.types import Completion, Draft, SpeculationStats, Timing, Usage
@@ -310,11 +313,11 @@ def test_a_prompt_without_room_is_named(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "after", "speeds", "words"),
+    ("in_use", "after", "speeds", "words"),
     [
-        (0.4, 18.0, (10.0, 9.5), None),
+        (0.1, 18.0, (10.0, 9.5), None),
         (None, 20.0, None, None),
-        (0.6, 20.0, (10.0, 10.0), "load average was 0.6"),
+        (0.6, 20.0, (10.0, 10.0), "0.6 processors were in use"),
         (0.0, 16.0, (10.0, 10.0), "bandwidth was 20.0 GB/s before and 16.0 GB/s after"),
         (0.0, 20.0, (10.0, 8.0), "10.0 tokens/s early and 8.0 late"),
         (0.0, 20.0, (8.0, 10.0), "8.0 tokens/s early and 10.0 late"),
@@ -322,20 +325,32 @@ def test_a_prompt_without_room_is_named(engine: Engine) -> None:
 )
 def test_noise_is_told(
     bandwidths: list[float],
-    load: float | None,
+    in_use: float | None,
     after: float,
     speeds: tuple[float, float] | None,
     words: str | None,
 ) -> None:
     bandwidths[0] = after
-    environment = Conditions(load, 20.0).environment(speeds)
+    environment = Conditions(in_use, 20.0).environment(speeds)
     assert environment["quiet"] is (words is None)
     assert environment["read_bandwidth_gbps"] == {"before": 20.0, "after": after}
-    assert environment["load_average"] == load
+    assert environment["processors_in_use"] == in_use
     warnings = environment["warnings"]
     assert isinstance(warnings, list)
     assert len(warnings) == (words is not None)
     assert words is None or words in warnings[0]
+
+
+def test_processors_in_use() -> None:
+    idle = processors_in_use(0.2)
+    assert idle is None or 0 <= idle <= 2 * (os.cpu_count() or 1)
+    work = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        busy = processors_in_use(0.5)
+        assert busy is None or busy > 0.3
+    finally:
+        work.kill()
+        work.wait()
 
 
 def test_peak_memory() -> None:

@@ -130,7 +130,7 @@ def test_differences_of_batches_and_beside_peers_count_too(tmp_path: Path) -> No
 
 
 def test_a_busy_machine_is_told(tmp_path: Path) -> None:
-    warnings = ["the machine was busy at the start: its load average was 3.1"]
+    warnings = ["the machine was busy at the start: 3.1 processors were in use"]
     record = results.generate(environment=results.environment(quiet=False, warnings=warnings))
     [_, busy, _] = headline(read(tmp_path, generate=record))
     assert busy == f"Distrust the speeds in generate.json: {warnings[0]}."

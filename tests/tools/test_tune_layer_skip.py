@@ -22,7 +22,7 @@ from slipstream.types import Prompt
 PROMPTS = ["the thing in the hand: the thing in the", "an island", "a"]
 COSTS = Costs(passes=[8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0], one_layer=3.0)  # of a model of 6 layers: 1 each
 
-CONDITIONS = Conditions(load_average=0.0, read_bandwidth=10.0)
+CONDITIONS = Conditions(processors_in_use=0.0, read_bandwidth=10.0)
 
 
 @pytest.fixture

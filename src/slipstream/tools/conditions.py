@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from slipstream.tools.environment import describe
 
 __all__ = ["Conditions", "peak_memory_bytes", "read_bandwidth_apart"]
 
-MOST_LOAD = 0.5
+MOST_IN_USE = 0.2
 MOST_BANDWIDTH_CHANGE = 0.15
 MOST_SPEED_CHANGE = 0.10
 
@@ -18,17 +20,16 @@ MOST_SPEED_CHANGE = 0.10
 class Conditions:
     """How busy the machine was before the model was loaded, which is work itself.
 
-    load_average     processes that wanted to run, on average over the last minute; None where the system doesn't tell
-    read_bandwidth   10^9 bytes a second
+    processors_in_use  by all that ran during a second in which this process didn't; None where the system doesn't tell
+    read_bandwidth     10^9 bytes a second
     """
 
-    load_average: float | None
+    processors_in_use: float | None
     read_bandwidth: float
 
     @classmethod
     def now(cls) -> "Conditions":
-        load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        return cls(load_average, read_bandwidth_apart())
+        return cls(processors_in_use(), read_bandwidth_apart())
 
     def environment(self, speeds: tuple[float, float] | None = None) -> dict[str, object]:
         """The record of machine and conditions, once all is measured.
@@ -39,15 +40,15 @@ class Conditions:
         """
         after = read_bandwidth_apart()
         warnings = []
-        if self.load_average is not None and self.load_average > MOST_LOAD:
-            warnings.append(f"the machine was busy at the start: its load average was {self.load_average:.1f}")
+        if self.processors_in_use is not None and self.processors_in_use > MOST_IN_USE:
+            warnings.append(f"the machine was busy at the start: {self.processors_in_use:.1f} processors were in use")
         if _differ(self.read_bandwidth, after, MOST_BANDWIDTH_CHANGE):
             warnings.append(f"the read bandwidth was {self.read_bandwidth:.1f} GB/s before and {after:.1f} GB/s after")
         if speeds and _differ(*speeds, MOST_SPEED_CHANGE):
             warnings.append("the same plain decoding ran at {:.1f} tokens/s early and {:.1f} late".format(*speeds))
         return {
             **describe(),
-            "load_average": self.load_average,
+            "processors_in_use": self.processors_in_use,
             "read_bandwidth_gbps": {"before": self.read_bandwidth, "after": after},
             "quiet": not warnings,
             "warnings": warnings,
@@ -58,6 +59,22 @@ def read_bandwidth_apart() -> float:
     """bench_kernels.read_bandwidth, from a process of its own: what it reads counts for nothing in this one's peak."""
     code = "from slipstream.tools.bench_kernels import read_bandwidth; print(read_bandwidth())"
     return float(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+
+
+def processors_in_use(seconds: float = 1.0) -> float | None:
+    """How many processors worked in the next `seconds`, on average, while this process waits; None off Linux."""
+
+    def ticks() -> int:
+        of_all = Path("/proc/stat").read_text().partition("\n")[0]
+        user, nice, system, _idle, _waiting, *rest = map(int, of_all.split()[1:])
+        return user + nice + system + sum(rest[:3])  # interrupts, and what other virtual machines took
+
+    try:
+        before = ticks()
+        time.sleep(seconds)
+        return (ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
+    except (OSError, ValueError):
+        return None
 
 
 def peak_memory_bytes() -> int | None:
