@@ -160,6 +160,21 @@ def test_drafts_end_under_load() -> None:
     assert sum(counts[16]) == 0
 
 
+def test_the_worth_of_a_token_by_hand() -> None:
+    """Of a pass that costs the same for all rows, a token spares nothing for certain; of rows that cost alike, all."""
+    assert module._Pass(CostCurve({1: 1.0, 16: 1.0}), 4, 0).worth == 0.5
+    assert module._Pass(CostCurve({1: 1.0, 16: 16.0}), 4, 0).worth == 1.0
+    assert module._Pass(CostCurve({1: 1.0, 2: 1.5}), 2, 0).worth == pytest.approx((1 + 2 * 0.5 / 1.5) / 2)
+    assert module._Pass(CostCurve({1: 1.0, 16: 1.0}), 1, 0).worth == 1.0
+
+
+def test_nobody_is_asked_where_not_even_a_right_guess_pays() -> None:
+    source = Knowing([True] * 5000)
+    auto = Controller([source], None, CostCurve(STEEP))
+    run(auto, started(auto, 8), 50)
+    assert source.asked == []
+
+
 def test_drafts_that_give_less_than_they_promise_end() -> None:
     """Guesses that are right where nobody drafts and wrong where they are drafted: only the yield can tell."""
 
@@ -207,13 +222,14 @@ def test_no_other_choice_of_nodes_is_faster(
         )
         joined.append(tree)
     requests = len(shape) + others
-    chosen = auto._choose([tree.best(16) for tree in joined], module._Pass(auto.cost, requests, sunk))
+    target = module._Pass(auto.cost, requests, sunk)
+    chosen = auto._choose([tree.best(16) for tree in joined], target)
 
     def rate(choice: Sequence[Sequence[int]]) -> float:
         gain = sum(tree.chances()[node] for tree, nodes in zip(joined, choice, strict=True) for node in nodes)
         rows = sum(map(len, choice))
         margin = auto.cost(requests + sunk + rows) - auto.cost(requests + sunk)
-        return (requests + gain) / (auto.cost(requests) + margin)
+        return (requests + gain * target.worth) / (auto.cost(requests) + margin)
 
     for tree, nodes in zip(joined, chosen, strict=True):
         assert all(tree.parents[node] in (ROOT, *nodes) for node in nodes)  # whole paths

@@ -42,6 +42,9 @@ MOST_DRAFTED = 8
 HOPE = 0.9
 """Where not even guesses that are right so often would pay, under load, a model isn't explored."""
 
+MOST_LOOKED_AT = 64
+"""Nodes of all requests up to which is seen whether any could pay."""
+
 HORIZON = 64
 """Tokens over which the cost of letting a draft model catch up with the text is spread."""
 
@@ -67,6 +70,23 @@ class _Pass:
     def seconds(self, nodes: float) -> float:
         rows = self.requests + self.sunk
         return self.cost(self.requests) + self.cost(rows + round(nodes)) - self.cost(rows)
+
+    @property
+    def worth(self) -> float:
+        """What one request's token more is worth, in tokens of all requests.
+
+        It takes a row from a later pass for certain. The pass itself is spared only if all the others end sooner too,
+        or give their place to one that waits. This is the mean of both; for a single request both are the same.
+        """
+        if self.requests == 1:
+            return 1.0
+        spared = self.cost(self.requests) - self.cost(self.requests - 1)
+        return (1 + min(1.0, self.requests * spared / self.cost(self.requests))) / 2
+
+    def pays(self, nodes: float, tokens: float, drafting: float = 0.0) -> bool:
+        """Whether so many nodes would, if they gave so many tokens and took so many seconds to draft."""
+        plain = self.requests / self.seconds(0)
+        return (self.requests + self.worth * tokens) / (self.seconds(nodes) + drafting) > GAIN * plain
 
 
 class _Luck:
@@ -158,6 +178,16 @@ class ModelSource:
         """Seconds for reading what it hasn't, beyond the token that it reads anyhow."""
         return self.cost(state.unread) - self.cost(1) if self.catches_up and state.unread > 1 else 0.0
 
+    def could_pay(self, target: _Pass, count: int) -> bool:
+        """Whether drafts for so many requests would pay if they were as good as can be hoped."""
+        tokens = rows = 0.0
+        for length in range(1, MOST_DRAFTED + 1):
+            tokens += count * HOPE**length
+            rows += count * HOPE ** (length - 1)
+            if target.pays(rows, tokens, self.seconds([HOPE] * count, length)):
+                return True
+        return False
+
     def seconds(self, goes_on: Sequence[float], length: int) -> float:
         """Expected seconds of drafting `length` tokens for each request, together, where drafts go on with these
         probabilities: until the last one has ended."""
@@ -246,6 +276,10 @@ class Controller:
         by default these, and the rows that the pass has anyhow."""
         trees = [_Tree() for _ in states]
         target = _Pass(self.cost, len(states) if requests is None else requests, sunk)
+        if not any(target.pays(nodes, nodes) for nodes in range(1, MOST_LOOKED_AT + 1)):  # not even if all are right
+            for state in states:
+                state.expected = 0.0
+            return [Draft.chain(()) for _ in states]
         for state in states:
             self._judge(state)
             if state.expected:
@@ -317,7 +351,7 @@ class Controller:
         chosen: list[list[int]] = [[] for _ in best]
         tokens = float(target.requests)
         least = GAIN * tokens / target.seconds(0)
-        worth, gives = 0, self._yield(target.requests)
+        worth, gives = 0, self._yield(target.requests) * target.worth
         for count, (minus_chance, _, _) in enumerate(nodes, 1):
             tokens -= minus_chance * gives
             rate = tokens / target.seconds(count)
@@ -339,7 +373,7 @@ class Controller:
         asked, length = self._plan(source, states, free, lengths, target)
         exploring = not asked
         if exploring:
-            if not self._could_pay(source, target, len(states)):
+            if not source.could_pay(target, len(states)):
                 return {}
             least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
             if self._explored + least > EXPLORATION * self._elapsed:
@@ -363,18 +397,6 @@ class Controller:
             self._join(name, states[at], trees[at], draft, count)
         return whole
 
-    @staticmethod
-    def _could_pay(source: ModelSource, target: _Pass, count: int) -> bool:
-        """Whether the model's drafts for so many requests would pay if they were as good as can be hoped."""
-        least = GAIN * target.requests / target.seconds(0)
-        tokens, rows = float(target.requests), 0.0
-        for length in range(1, MOST_DRAFTED + 1):
-            tokens += count * HOPE**length
-            rows += count * HOPE ** (length - 1)
-            if tokens / (target.seconds(rows) + source.seconds([HOPE] * count, length)) > least:
-                return True
-        return False
-
     def _plan(
         self,
         source: ModelSource,
@@ -389,7 +411,7 @@ class Controller:
         goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
         chances = [[-minus_chance for minus_chance, _ in ranked] for ranked in free]
         copied = [chances[at][: len(nodes)] for at, nodes in enumerate(self._choose(free, target))]
-        gives = self._yield(target.requests)
+        gives = self._yield(target.requests) * target.worth
         copied_tokens, copied_rows = gives * sum(map(sum, copied)), sum(map(len, copied))
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         best: tuple[list[int], int] = ([], 0)
