@@ -33,8 +33,12 @@ record peers-gguf .venv/bin/python benchmarks/peers/run.py --weights gguf --data
   --categories writing,math,coding,summarization,qa,rag,code_edit
 record peers-bf16 .venv/bin/python benchmarks/peers/run.py --weights bf16 --data "$data" --limit 1 --max-tokens 48 \
   --categories writing,math,coding,code_edit
-record generate-q4_k_m-sampled $slipstream bench generate "${pair[@]}" "${suites[@]}" --drafters auto --limit 2 --max-tokens 64 \
+record generate-q4_k_m-sampled $slipstream bench generate "${pair[@]}" "${suites[@]}" --drafters auto --limit 1 --max-tokens 64 \
   --temperature 0.7
 record generate-bf16-sampled $slipstream bench generate "${pair[@]}" "${suites[@]}" --drafters auto --dtype bf16 --limit 1 \
   --max-tokens 64 --temperature 0.7
+mkdir -p build
+grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
+record generate-bf16-summarization $slipstream bench generate "${pair[@]}" --suite build/summarization.jsonl --drafters auto \
+  --dtype bf16 --limit 4 --max-tokens 96
 make results
