@@ -39,6 +39,8 @@ def generate_section(result: Result) -> Section:
     """Every drafter by category."""
     data = result.data
     label = f"{data['model']}, {data['dtype']}"
+    if data["temperature"]:
+        label += f", temperature {data['temperature']:g}"
     groups: Groups = {**data["categories"], "overall": data["overall"]}
     settings = [
         _models_and_suites(data),
