@@ -414,20 +414,21 @@ class Controller:
         gives = self._yield(target.requests) * target.worth
         copied_tokens, copied_rows = gives * sum(map(sum, copied)), sum(map(len, copied))
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
+        given_up = [gives * sum(shares) for shares in copied]
+        left = [min(HORIZON, state.history.limit - len(state.history.tokens)) for state in states]
+        catch_ups = [source.catch_up(state) / max(1, count) for state, count in zip(states, left, strict=True)]
         best: tuple[list[int], int] = ([], 0)
         for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
             asked: list[int] = []
             tokens, rows, catch_up = target.requests + copied_tokens, float(copied_rows), 0.0
-            for at, state in enumerate(states):
-                drafted = min(length, lengths[at])
+            for at, most in enumerate(lengths):
+                drafted = min(length, most)
                 guessed = gives * sum(right[at] ** depth for depth in range(1, drafted + 1))
-                given_up = gives * sum(copied[at])
-                left = min(HORIZON, state.history.limit - len(state.history.tokens))
-                reading = source.catch_up(state) * (1 + guessed) / max(1, left)
+                reading = catch_ups[at] * (1 + guessed)
                 # More than lookup by as much as reading takes, and more than lookup would have for as many rows.
-                if guessed - given_up > reading * best_rate and guessed > gives * sum(chances[at][:drafted]):
+                if guessed - given_up[at] > reading * best_rate and guessed > gives * sum(chances[at][:drafted]):
                     asked.append(at)
-                    tokens += guessed - given_up
+                    tokens += guessed - given_up[at]
                     rows += sum(goes_on[at] ** depth for depth in range(drafted)) - len(copied[at])
                     catch_up += reading
             if asked:

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from slipstream.drafters.guessing import feed
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.tools.bench_kernels import ROWS, read_bandwidth
 from slipstream.tools.environment import describe
@@ -71,8 +72,7 @@ def cost_of_rows(
     cache = model.new_cache(context + max(rows))
     for start in range(0, context, CHUNK):
         tokens = rng.integers(0, model.config.vocab_size, min(CHUNK, context - start))
-        model.forward([Segment.chain(cache, tokens.tolist(), num_logits=0)])
-        cache.keep(range(len(tokens)))
+        feed(model, [cache], [tokens.tolist()], num_logits=0)
     segments = {
         count: Segment.chain(cache, rng.integers(0, model.config.vocab_size, count).tolist(), num_logits=count)
         for count in rows
@@ -93,8 +93,6 @@ def _prefill_rate(model: Decoder) -> float:
         cache = model.new_cache(count)
         started = time.perf_counter()
         for start in range(0, count, CHUNK):
-            chunk = tokens[start : start + CHUNK]
-            model.forward([Segment.chain(cache, chunk, num_logits=int(start + CHUNK >= count))])
-            cache.keep(range(len(chunk)))
+            feed(model, [cache], [tokens[start : start + CHUNK]], num_logits=int(start + CHUNK >= count))
         best = min(best, time.perf_counter() - started)
     return count / best
