@@ -285,6 +285,37 @@ def test_exploration_is_bounded(monkeypatch: pytest.MonkeyPatch, share: float) -
     assert sum(source.drafter.asked) * share <= 1020 * 1.0 * module.EXPLORATION + share
 
 
+class Timed(Knowing):
+    """Takes a share of a second of a pass, 1 s, to look."""
+
+    def __init__(self, knows: Sequence[bool], monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+        super().__init__(knows, confidence=0.9)
+        self.seconds, self.share = 0.0, share
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.seconds)
+
+    def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+        self.seconds += self.share
+        return super().propose(states, lengths)
+
+
+def test_looking_for_what_is_not_there_takes_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Timed([False] * 5000, monkeypatch, share=0.03)
+    auto = Controller([drafter], None, CostCurve(FLAT))
+    states = started(auto)
+    run(auto, states, 200)
+    drafter.seconds = 0.0
+    run(auto, states, 1000)
+    assert drafter.seconds <= 1000 * 1.0 * module.EXPLORATION
+    drafter.knows = [True] * 20_000
+    assert max(run(auto, states, 20))[0] > 0  # and what begins to be there is found
+
+
+def test_looking_that_pays_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Timed([True] * 20_000, monkeypatch, share=0.03)
+    auto = Controller([drafter], None, CostCurve(FLAT))
+    assert [16] * 40 == [count for (count,) in run(auto, started(auto), 50)[10:]]
+
+
 def test_a_model_is_not_explored_where_it_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 0.01)
     source = model_source([True] * 5000, 0.01)
@@ -298,9 +329,9 @@ def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.Monk
     source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.001, 2: 0.002}), catches_up=True)
     auto = Controller([], source, CostCurve({1: 1.0, 2: 1.7}))
     state = auto.start(history(1000))  # a second to read
-    run(auto, [state], 45)
+    run(auto, [state], 90)
     assert source.drafter.asked == []
-    run(auto, [state], 20)
+    run(auto, [state], 40)
     assert source.drafter.asked
 
 

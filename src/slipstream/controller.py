@@ -7,15 +7,16 @@ worth the probability that its whole path is right, the best are taken first, an
 tokens / seconds greatest. Under load T rises with every row, and drafts end by themselves.
 
 Sources that cost nothing, such as lookup, always propose, and their guesses are judged by what the target then says,
-verified or not: they are explored for free. One that runs a model proposes where it promises more than they do, and
-otherwise now and then, for at most EXPLORATION of the time.
+verified or not. One that runs a model proposes where it promises more than they do, and otherwise now and then, for at
+most EXPLORATION of the time. Looking for drafts takes time too, behind a pass that left the caches cold: where it gains
+less than it takes, the controller rests for some steps.
 
 Sources: Leviathan et al. (2023) for the formula; Chen et al., "Sequoia" (2024) and Liu et al., "Optimizing Speculative
 Decoding for Serving Large Language Models Using Goodput" (2024) for choosing drafts by expected tokens per second.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
@@ -27,10 +28,16 @@ from slipstream.cost import CostCurve
 from slipstream.drafters.base import Drafter, History, ReadsLogits
 from slipstream.types import ROOT, Draft
 
-__all__ = ["Controller", "ModelSource"]
+__all__ = ["GAIN", "Controller", "ModelSource", "worth"]
 
-EXPLORATION = 0.02
-"""Most of the time that is spent on drafts which don't promise a gain."""
+EXPLORATION = 0.01
+"""Most of the time that is spent on drafts which don't promise a gain, and as much again on looking for them."""
+
+LONGEST_REST = 3
+"""Steps without a look: a copied passage is to be noticed soon."""
+
+LOOK_MEMORY = 0.1
+"""Weight of a new look in what one takes."""
 
 GAIN = 1.05
 """A draft must promise so many times the tokens per second of doing without: drafts are made where estimates are high,
@@ -53,6 +60,18 @@ UNKNOWN = 0.7
 third of the target's size reaches on text of all kinds. Less would leave it untried for most of an answer."""
 
 
+def worth(seconds: Callable[[int], float], requests: int) -> float:
+    """What one request's token more is worth in a batch, in tokens of a plain pass. seconds: such a pass's by requests.
+
+    It takes a row from a later pass for certain. The pass itself is spared only if all the others end sooner too, or
+    give their place to one that waits. This is the mean of both; for a single request both are the same.
+    """
+    if requests == 1:
+        return 1.0
+    spared = seconds(requests) - seconds(requests - 1)
+    return (1 + min(1.0, requests * spared / seconds(requests))) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """The target pass that drafts are chosen for.
@@ -73,15 +92,7 @@ class _Pass:
 
     @property
     def worth(self) -> float:
-        """What one request's token more is worth, in tokens of all requests.
-
-        It takes a row from a later pass for certain. The pass itself is spared only if all the others end sooner too,
-        or give their place to one that waits. This is the mean of both; for a single request both are the same.
-        """
-        if self.requests == 1:
-            return 1.0
-        spared = self.cost(self.requests) - self.cost(self.requests - 1)
-        return (1 + min(1.0, self.requests * spared / self.cost(self.requests))) / 2
+        return worth(self.cost, self.requests)
 
     def pays(self, nodes: float, tokens: float, drafting: float = 0.0) -> bool:
         """Whether so many nodes would, if they gave so many tokens and took so many seconds to draft."""
@@ -261,6 +272,8 @@ class Controller:
         self._yield = _Yield()
         self._elapsed = 0.0
         self._explored = 0.0
+        self._look = 0.0  # seconds that it takes to look for a request's draft, without a model's passes
+        self._rest = 0  # steps to come without a look
 
     def start(self, history: History) -> _State:
         return _State(history, {name: drafter.start(history) for name, drafter in self._drafters.items()})
@@ -274,22 +287,27 @@ class Controller:
     ) -> list[Draft]:
         """One draft for each request, chosen together. requests and sunk are those of _Pass: all requests that run,
         by default these, and the rows that the pass has anyhow."""
-        trees = [_Tree() for _ in states]
         target = _Pass(self.cost, len(states) if requests is None else requests, sunk)
-        if not any(target.pays(nodes, nodes) for nodes in range(1, MOST_LOOKED_AT + 1)):  # not even if all are right
+        plain = target.seconds(0)
+        self._elapsed += plain
+        # Where not even right guesses pay, there is nothing to look for.
+        if self._rest or not any(target.pays(nodes, nodes) for nodes in range(1, MOST_LOOKED_AT + 1)):
+            self._rest = max(0, self._rest - 1)
             for state in states:
                 state.expected = 0.0
             return [Draft.chain(()) for _ in states]
+        started = time.perf_counter()
+        seen = all(state.length for state in states)
         for state in states:
             self._judge(state)
             if state.expected:
                 self._yield.add(target.requests, state.expected, len(state.history.tokens) - state.length - 1)
+        trees = [_Tree() for _ in states]
         for name, drafter in self._free.items():
             drafts = drafter.propose([state.inner[name] for state in states], lengths)
             for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
                 self._join(name, state, tree, draft, length)
-        self._elapsed += target.seconds(0)
-        drawn = self._ask_model(states, trees, lengths, target) if self._with_model else {}
+        drawn, drafting = self._ask_model(states, trees, lengths, target) if self._with_model else ({}, 0.0)
         for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
             trees[at] = _Tree()
             target = replace(target, sunk=target.sunk + len(draft))
@@ -298,6 +316,13 @@ class Controller:
         for state, ranked, nodes in zip(states, best, chosen, strict=True):
             state.length = len(state.history.tokens)
             state.expected = -sum(minus_chance for minus_chance, _ in ranked[: len(nodes)])
+        if seen and not drawn:  # a first look also reads the prompt
+            looking = time.perf_counter() - started - drafting
+            self._look += LOOK_MEMORY * (looking / len(states) - self._look)
+            tokens = self._yield(target.requests) * target.worth * sum(state.expected for state in states)
+            spared = plain * (1 + tokens / target.requests) - target.seconds(sum(map(len, chosen))) - drafting
+            lost = self._look * len(states) - max(0.0, spared)
+            self._rest = min(LONGEST_REST, int(lost / (EXPLORATION * plain))) if lost > 0 else 0
         return [drawn[at] if at in drawn else tree.pruned(chosen[at]) for at, tree in enumerate(trees)]
 
     # Estimates --------------------------------------------------------------------------------------------------
@@ -363,9 +388,9 @@ class Controller:
 
     def _ask_model(
         self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], target: _Pass
-    ) -> dict[int, Draft]:
+    ) -> tuple[dict[int, Draft], float]:
         """Lets the model draft for the requests where that promises more than the free drafts do, joins what it
-        proposes into their trees, and returns the drafts that must stay whole."""
+        proposes into their trees, and returns the drafts that must stay whole, and the seconds that its passes took."""
         source = self._with_model
         assert source is not None
         name = source.drafter.name
@@ -374,10 +399,10 @@ class Controller:
         exploring = not asked
         if exploring:
             if not source.could_pay(target, len(states)):
-                return {}
+                return {}, 0.0
             least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
             if self._explored + least > EXPLORATION * self._elapsed:
-                return {}
+                return {}, 0.0
             asked, length = [at], 1
         wanted = [min(length, lengths[at]) for at in asked]
         started = time.perf_counter()
@@ -395,7 +420,7 @@ class Controller:
             for drafted in range(1, min(count, len(draft) + 1)):
                 self._count(states[at], (name, GOES_ON), len(draft) > drafted)
             self._join(name, states[at], trees[at], draft, count)
-        return whole
+        return whole, seconds
 
     def _plan(
         self,

@@ -132,7 +132,7 @@ class Engine:
         num_speculative_tokens: int | None = None,
         max_batch_size: int = 16,
         corpus: str | Path | None = None,
-        remember: bool = False,
+        remember: bool | str | Path = False,
         progress: Progress | None = None,
     ) -> "Engine":
         """Loads a model and what its drafters need.
@@ -148,7 +148,8 @@ class Engine:
                                 takes as many as pay, and DRAFT_LENGTH for other drafters, which take them all
         corpus                  a folder of texts, such as a code base, that lookup finds continuations in too
         remember                lookup also finds them in what earlier requests of this engine read and wrote; for
-                                requests that may know of each other alone, since answers that repeat come faster
+                                requests that may know of each other alone, since answers that repeat come faster.
+                                A path: and in what was saved there, if anything was; `engine.store.save(path)` does
         progress                called with (what is going on, done, total) while files are fetched and weights loaded
 
         Raises ModelError for a model that can't be used, OptionError for an option that can't.
@@ -159,6 +160,8 @@ class Engine:
             raise OptionError(
                 "the drafter draft_model needs a draft model: give one with --draft-model (draft_model=…)"
             )
+        if corpus is not None and not isinstance(remember, bool):
+            raise OptionError(f"corpus {corpus} and remember {remember} both say what lookup draws on: use one of them")
         started = time.perf_counter()
         if threads is not None:
             kernels.set_threads(_checked_threads(threads))
@@ -169,6 +172,8 @@ class Engine:
         store = None
         if corpus is not None:
             store = Store.from_folder(corpus, tokenizer, progress=progress)
+        elif not isinstance(remember, bool) and Path(remember).exists():
+            store = Store.load(remember, tokenizer)
         elif remember:
             store = Store(tokenizer)
         return cls(
@@ -177,10 +182,15 @@ class Engine:
             drafter=drafter or (tuned.drafter if tuned else Controller.name),
             num_speculative_tokens=num_speculative_tokens,
             max_batch_size=max_batch_size,
-            remember=remember,
+            remember=bool(remember),
             load_seconds=time.perf_counter() - started,
             tuned=tuned,
         )
+
+    @property
+    def store(self) -> Store | None:
+        """The texts that lookup draws on besides a request's own; None without a corpus or a memory."""
+        return self._models.store
 
     @property
     def drafter_names(self) -> tuple[str, ...]:
@@ -382,8 +392,8 @@ class Engine:
         self.scheduler.retire(sequence.request_id)
         stop, history, params = sequence.stop, sequence.history, sequence.params
         assert stop.finish_reason is not None
-        if self._remember and self._models.store is not None:
-            self._models.store.add(token for token in history.tokens if token != NO_TOKEN)
+        if self._remember and self.store is not None:
+            self.store.add(token for token in history.tokens if token != NO_TOKEN)
         echoed = history.tokens[: history.num_prompt_tokens] if params.echo else []
         logprobs = None if params.logprobs is None else (*echoed_logprobs(sequence), *stop.logprobs)
         return Completion(

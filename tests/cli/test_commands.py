@@ -232,6 +232,39 @@ def test_chat_takes_a_path_for_a_message_and_a_typo_for_a_typo(tiny):
     assert err == "slipstream: error: there is no command /clera: /help lists them\n"
 
 
+@pytest.mark.parametrize("command", [("generate", "hello", "--json"), ("chat",)])
+def test_what_is_remembered_is_kept_in_a_file(command, tiny, tmp_path):
+    file = tmp_path / "answers.store"
+    arguments = (*command, "--max-tokens", 60, "--ignore-eos", "--drafter", "ngram", "--remember", file)
+    code, first, err = tiny(*arguments, stdin=b"hello\n/stats\n")
+    assert (code, err) == (0, "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = file.stat().st_size
+    code, second, err = tiny(*arguments, stdin=b"hello\n/stats\n")
+    assert (code, err) == (0, "")
+    assert file.stat().st_size > kept
+    passes = [
+        json.loads(out)["speculation"]["target_passes"]
+        if "--json" in command
+        else int(re.findall(r"(\d+) passes", out)[0])
+        for out in (first, second)
+    ]
+    assert passes[1] < passes[0] / 2
+
+
+def test_a_memory_that_is_no_use_is_refused(tiny, tmp_path):
+    (tmp_path / "answers.store").write_text("hello")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("hello")
+    expect_error(tiny("generate", "hello", "--remember", tmp_path / "answers.store"), "not a Slipstream store")
+    assert (tmp_path / "answers.store").read_text() == "hello"
+    expect_error(tiny("generate", "hello", "--remember", tmp_path / "no" / "file"), "its directory doesn't exist")
+    both = ("--remember", tmp_path / "new.store", "--corpus", tmp_path / "texts")
+    expect_error(tiny("generate", "hello", *both), "use one of them")
+    expect_error(tiny("generate", "hello", "--drafter", "null", *both[:2]), "looks nothing up: leave --remember out")
+    assert not (tmp_path / "new.store").exists()
+
+
 # compare --------------------------------------------------------------------------------------------------------------
 
 

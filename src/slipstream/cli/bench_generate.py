@@ -146,7 +146,7 @@ def bench_batch_command(
 ) -> None:
     """Time batches of prompts, in plain decoding and with each drafter in turns: where does drafting cease to pay?
 
-    Tokens a second are those of a batch's requests together, 64 tokens each, without their prefill: medians of three
+    Tokens a second are those of a batch's requests together, 64 tokens each, without their prefill: medians of five
     repeats. Exit code 1 if any output differs from plain decoding's.
     """
     _refuse_null(drafters)

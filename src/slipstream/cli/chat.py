@@ -31,12 +31,13 @@ PROMPT = "> "
     epilog=examples(
         "slipstream chat",
         'slipstream chat --system "Answer in one sentence." --max-tokens 100',
+        "slipstream chat --remember answers.store",
         "printf 'My name is Ada.\\nWhat is my name?\\n' | slipstream chat --max-tokens 40",
     ),
 )
 @system_option
 @sampling_options(max_tokens=512)
-@engine_options()
+@engine_options(memory=True)
 def chat(system: str | None, params: SamplingParams, engine_options: EngineOptions) -> None:
     """Talk with the model: each line is a turn, and /help lists what else can be written.
 

@@ -48,7 +48,7 @@ __all__ = ["completion_record", "generate"]
 )
 @json_option
 @sampling_options(max_tokens=512, reporting=True)
-@engine_options()
+@engine_options(memory=True)
 def generate(
     prompt: str,
     system: str | None,

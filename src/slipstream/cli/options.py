@@ -1,9 +1,9 @@
 """The options that commands share, each defined once, and what they become."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,9 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
 
 
 def _out_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """The callback of --out: what couldn't be written in the end is refused before any work."""
+    """The callback of files to be written: what couldn't be in the end is refused before any work."""
     if value is not None and not value.resolve().parent.is_dir():
-        raise OptionError(f"--out {value}: its directory doesn't exist: make it first")
+        raise OptionError(f"{parameter.opts[0]} {value}: its directory doesn't exist: make it first")
     return value
 
 
@@ -143,11 +143,16 @@ class EngineOptions:
     draft_model: str | None = None
     num_speculative_tokens: int | None = None
     corpus: Path | None = None
+    remember: Path | None = None
     drafter: str | None = "auto"
 
     def __post_init__(self) -> None:
         if self.drafter not in (None, "auto"):
             self.check_drafters("--drafter", [self.drafter])
+            if self.drafter != "ngram":
+                for option, value in (("--corpus", self.corpus), ("--remember", self.remember)):
+                    if value is not None:
+                        raise OptionError(f"--drafter {self.drafter} looks nothing up: leave {option} out")
 
     def check_drafters(self, option: str, drafters: Sequence[str]) -> None:
         """Raises OptionError where an option asks for drafters that don't fit the draft model given, or its absence."""
@@ -170,7 +175,7 @@ class EngineOptions:
                 "slipstream: note: --dtype int8 rounds the weights: this is another model than the file's", err=True
             )
         with loading() as progress:
-            return Engine.load(
+            engine = Engine.load(
                 self.model,
                 draft_model=self.draft_model,
                 dtype=self.dtype,
@@ -178,8 +183,13 @@ class EngineOptions:
                 drafter=self.drafter,
                 num_speculative_tokens=self.num_speculative_tokens,
                 corpus=self.corpus,
+                remember=self.remember or False,
                 progress=progress,
             )
+        if self.remember is not None and engine.store is not None:
+            # However the command ends: what was answered by then is kept.
+            click.get_current_context().call_on_close(partial(engine.store.save, self.remember))
+        return engine
 
 
 _MODEL = {
@@ -219,6 +229,17 @@ _DRAFT_LENGTH = {
         metavar="DIR",
         type=click.Path(path_type=Path),
         help="A folder of texts, such as a code base, that lookup finds continuations in too.",
+    ),
+}
+
+_MEMORY = {
+    "remember": click.option(
+        "--remember",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        callback=_out_file,
+        help="Lookup also finds continuations in earlier prompts and answers, which FILE keeps.  "
+        "[default: nothing is kept]",
     ),
 }
 
@@ -426,13 +447,16 @@ _REPORTING: Mapping[str, Decorator] = {
 }
 
 
-def engine_options(*, draft_model: bool = True, draft_length: bool = True, drafter: bool = True) -> Decorator:
-    """Gives the command --model and its kin (--draft-model, --num-speculative-tokens, --drafter), as one argument
-    `engine_options`."""
+def engine_options(
+    *, draft_model: bool = True, draft_length: bool = True, drafter: bool = True, memory: bool = False
+) -> Decorator:
+    """Gives the command --model and its kin (--draft-model, --num-speculative-tokens, --drafter, --remember), as one
+    argument `engine_options`."""
     options = {
         **_MODEL,
         **(_DRAFT_MODEL if draft_model else {}),
         **(_DRAFT_LENGTH if draft_length else {}),
+        **(_MEMORY if memory else {}),
         **(_DRAFTER if drafter else {}),
     }
     return _gather("engine_options", EngineOptions, options)
@@ -448,7 +472,7 @@ def _gather(name: str, make: Callable[..., object], options: Mapping[str, Decora
     """A decorator that adds the options and hands the command what `make` builds of them, as argument `name`."""
 
     def decorate(command: Command) -> Command:
-        @functools.wraps(command)
+        @wraps(command)
         def gathered(**values: Any) -> Any:
             chosen = {option: values.pop(option) for option in options}
             return command(**values, **{name: make(**chosen)})

@@ -11,13 +11,12 @@ from slipstream.errors import OptionError
 from slipstream.tools.bench_generate import rotated, warm_up
 from slipstream.tools.conditions import Conditions
 from slipstream.tools.suites import SuitePrompt, mixed, suite_ids
-from slipstream.tools.tally import rate_ratio
 from slipstream.types import Request, SamplingParams
 
 __all__ = ["SIZES", "bench_batch"]
 
 SIZES = (1, 2, 4, 8, 16)
-REPEATS = 3
+REPEATS = 5
 TOKENS = 64
 
 
@@ -34,7 +33,8 @@ def bench_batch(
 
     Every request is decoded greedily to 64 tokens, past its end if need be, so that a batch stays whole in plain
     decoding. tokens_per_second is that of the whole batch: the tokens behind each request's first, by the median
-    seconds less those of the same batch that stops at its first tokens, which is its prefill.
+    seconds less those of the same batch that stops at its first tokens, which is its prefill. speedup is the median of
+    the repeats' own ratios, which a machine that becomes slower from one to the next doesn't touch.
 
     conditions  those before the engine was loaded
     tracking    is given the work as a sequence and iterates over it, to show progress
@@ -61,9 +61,16 @@ def bench_batch(
             seconds[size, name].append(time.perf_counter() - started)
             outputs[size, name].add(tuple(completion.token_ids for completion in completions))
 
+    def decoding(size: int, name: str) -> list[float]:
+        prefill = statistics.median(seconds[size, "prefill"])
+        return [spent - prefill for spent in seconds[size, name]]
+
     def rate(size: int, name: str, repeats: slice = slice(None)) -> float:
-        spent, on_prefill = (statistics.median(seconds[size, part][repeats]) for part in (name, "prefill"))
-        return size * (TOKENS - 1) / (spent - on_prefill)
+        return size * (TOKENS - 1) / statistics.median(decoding(size, name)[repeats])
+
+    def speedup(size: int, name: str) -> float:
+        pairs = zip(decoding(size, "null"), decoding(size, name), strict=True)
+        return statistics.median([plain / drafted for plain, drafted in pairs])
 
     early, late = (rate(max(sizes), "null", repeats) for repeats in (slice(1), slice(REPEATS - 1, None)))
     return {
@@ -72,7 +79,7 @@ def bench_batch(
             str(size): {
                 name: {
                     "tokens_per_second": rate(size, name),
-                    "speedup": rate_ratio(rate(size, name), rate(size, "null")),
+                    "speedup": speedup(size, name),
                     "identical": outputs[size, name] == outputs[size, "null"],
                 }
                 for name in ("null", *drafters)

@@ -4,6 +4,8 @@ it fits into memory.
 For B requests that draft g tokens each, every one accepted with probability α if the one before was: a pass gives each
 request tokens(g) = 1 + α + … + α^g, and takes T(B, 1 + g) + g · t_d(B) seconds, T being the measured time of a target
 pass and t_d that of a draft model's (0 for lookup). The speed-up over plain decoding is tokens(g) · T(B, 1) over that.
+In a batch of different texts, a request that ends sooner spares the others little: its tokens beyond the first count as
+the controller counts them (`slipstream.controller.worth`), so that both call the same batches worth drafting for.
 The textbook's form, (1 - α^(g+1)) / ((1 - α)(gc + 1)) with c = t_d / T(1, 1), is the same for passes that cost the same
 whatever rows they have.
 
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream import kernels
-from slipstream.controller import GAIN
+from slipstream.controller import GAIN, worth
 from slipstream.cost import CostCurve
 from slipstream.engine import Engine
 from slipstream.errors import OptionError
@@ -95,7 +97,8 @@ def formula(acceptance: float, length: int, relative_cost: float = 0.0) -> float
 def speedup(acceptance: float, length: int, target: Cost, draft: Cost | None = None, requests: int = 1) -> float:
     """The speed-up that passes of these costs give; draft is None where drafting costs nothing."""
     drafting = length * draft(requests, 1) if draft else 0.0
-    return _tokens(acceptance, length) * target(requests, 1) / (target(requests, 1 + length) + drafting)
+    tokens = 1 + worth(lambda count: target(count, 1), requests) * (_tokens(acceptance, length) - 1)
+    return tokens * target(requests, 1) / (target(requests, 1 + length) + drafting)
 
 
 def best_length(acceptance: float, target: Cost, draft: Cost | None = None, requests: int = 1) -> tuple[int, float]:
