@@ -24,8 +24,8 @@ SHOWN_ROWS = (2, 4, 8, 16)
 LEGEND = (
     "4: 2.31 is a draft of 4 tokens and 2.31 times the speed of plain decoding; a dash, plain decoding. Rate: the "
     "acceptance rate. Formula: if a pass cost the same whatever its rows. 1 to 32, the requests at once: by what "
-    "passes took; a token that only some of them gain counts for less than a whole one, as auto counts it. Ends at: the "
-    "smallest batch that drafting doesn't pay in."
+    "passes took; what only some of them gain counts for less, as auto counts it. Ends at: the smallest batch that "
+    "drafting doesn't pay in."
 )
 
 
