@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures all that docs/results.md shows, one thing after the other, and writes it anew: two hours on two cores.
+# Measures all that docs/results.md shows, one thing after the other, and writes it anew: two and a half hours on two cores.
 #
 #     benchmarks/full_run.sh DIR     DIR holds spec_bench.jsonl and human_eval.jsonl
 #
@@ -26,19 +26,32 @@ record() { # NAME COMMAND…: the command is given --out NAME.json
 }
 
 slipstream=.venv/bin/slipstream
-record generate-q4_k_m $slipstream bench generate "${pair[@]}" "${suites[@]}" "${drafters[@]}" --limit 2 --max-tokens 96
-record batch-q4_k_m $slipstream bench batch "${pair[@]}" "${suites[@]}" --drafters auto
-record generate-bf16 $slipstream bench generate "${pair[@]}" "${suites[@]}" "${drafters[@]}" --dtype bf16 --limit 1 --max-tokens 64
-record peers-gguf .venv/bin/python benchmarks/peers/run.py --weights gguf --data "$data" --limit 1 --max-tokens 48 \
-  --categories writing,math,coding,summarization,qa,rag,code_edit
-record peers-bf16 .venv/bin/python benchmarks/peers/run.py --weights bf16 --data "$data" --limit 1 --max-tokens 48 \
-  --categories writing,math,coding,code_edit
-record generate-q4_k_m-sampled $slipstream bench generate "${pair[@]}" "${suites[@]}" --drafters auto --limit 1 --max-tokens 64 \
-  --temperature 0.7
-record generate-bf16-sampled $slipstream bench generate "${pair[@]}" "${suites[@]}" --drafters auto --dtype bf16 --limit 1 \
-  --max-tokens 64 --temperature 0.7
+generate() { # NAME DRAFTERS OPTION…: bench generate
+  local name=$1 drafters=$2
+  shift 2
+  record "generate-$name" $slipstream bench generate "${pair[@]}" --drafters "$drafters" "$@"
+}
+batch() { # NAME OPTION…: bench batch
+  local name=$1
+  shift
+  record "batch-$name" $slipstream bench batch "${pair[@]}" "${suites[@]}" --drafters auto "$@"
+}
+
+generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 2 --max-tokens 96
+generate q4_k_m-sampled auto "${suites[@]}" --limit 2 --max-tokens 96 --temperature 0.7
+generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
+generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
+record generate-q4_k_m-alone $slipstream bench generate --model "${pair[1]}" "${suites[@]}" \
+  --drafters auto,layer_skip,recycling --limit 1 --max-tokens 64
+batch q4_k_m
+batch bf16 --dtype bf16
 mkdir -p build
+summaries=(--suite build/summarization.jsonl --limit 4 --max-tokens 96)
 grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
-record generate-bf16-summarization $slipstream bench generate "${pair[@]}" --suite build/summarization.jsonl --drafters auto \
-  --dtype bf16 --limit 4 --max-tokens 96
+generate bf16-summarization auto "${summaries[@]}" --dtype bf16
+generate q4_k_m-summarization-sampled auto "${summaries[@]}" --temperature 0.7
+
+peers=(.venv/bin/python benchmarks/peers/run.py --data "$data" --limit 1 --max-tokens 48)
+record peers-gguf "${peers[@]}" --weights gguf --categories writing,math,coding,summarization,qa,rag,code_edit
+record peers-bf16 "${peers[@]}" --weights bf16 --categories writing,math,coding,code_edit
 make results
