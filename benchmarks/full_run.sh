@@ -13,7 +13,6 @@ models=${SLIPSTREAM_CACHE:-$HOME/.cache/slipstream}
 pair=(--model "$models/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
   --draft-model "$models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf")
 suites=(--suite spec_bench --suite code_edit --suite human_eval --data "$data")
-drafters=(--drafters auto,ngram,draft_model)
 mkdir -p "$results"
 
 record() { # NAME COMMAND…: the command is given --out NAME.json
