@@ -42,7 +42,7 @@ def test_it_follows_a_slower_machine_and_forgives_one_slow_pass() -> None:
     for _ in range(60):
         curve.observe(1, 3.0)
     assert curve(1) == pytest.approx(3, rel=0.02)
-    assert curve(8) / curve(1) < 2.0  # the points that passes were seen at moved most
+    assert 1.75 < curve(8) / curve(1) < 2.0  # the points that passes were seen at moved a little more
 
 
 def test_it_learns_another_shape() -> None:

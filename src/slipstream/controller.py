@@ -105,13 +105,20 @@ class _Luck:
     guesses."""
 
     def __init__(self, memory: float, prior: float) -> None:
+        self._memory = memory
         self._keep = 1 - 1 / memory
         self._prior = prior
-        self._counts: dict[tuple[str, int], tuple[float, float, int]] = {}  # recent: right, judged; judged in all
+        self._counts: dict[tuple[str, int], tuple[float, float, float]] = {}  # recent: right, judged; judged in all
 
     def add(self, kind: tuple[str, int], right: bool) -> None:
-        hits, judged, total = self._counts.get(kind, (0.0, 0.0, 0))
+        hits, judged, total = self._counts.get(kind, (0.0, 0.0, 0.0))
         self._counts[kind] = (hits * self._keep + right, judged * self._keep + 1, total + 1)
+
+    def fade(self, kind: tuple[str, int], tokens: int) -> None:
+        """Lets what was judged count less, now that so many tokens came of which none was."""
+        if kind in self._counts:
+            hits, judged, total = self._counts[kind]
+            self._counts[kind] = (hits, judged, min(total, self._memory) * FADING**tokens)
 
     def share(self, kind: tuple[str, int], expected: float) -> float:
         """The share of right ones, drawn towards what is expected as long as few were judged."""
@@ -120,6 +127,11 @@ class _Luck:
             return expected
         hits, judged, total = counts
         return (self._prior * expected + total * hits / judged) / (self._prior + total)
+
+
+FADING = 0.92
+"""What remains, with each further token of a text, of what a model's guesses in it said of those to come. Else a
+request in which they were wrong a few times in a row would do without them to its end."""
 
 
 class _Yield:
@@ -141,9 +153,9 @@ class _Yield:
 YIELD_PRIOR, YIELD_KEEP = 10.0, 0.99
 """Tokens that got what was expected, to begin with; and what remains of the sums with each further draft."""
 
-OF_ALL, OF_REQUEST = (200.0, 10.0), (8.0, 4.0)
-"""Memory and prior of an estimate over all requests, and of one within a request, whose text may change from line to
-line. A single wrong guess isn't to end a draft model's use: it counts in both."""
+OF_ALL, OF_REQUEST, OF_DRAFTS = (200.0, 10.0), (8.0, 4.0), (24.0, 8.0)
+"""Memory and prior of an estimate over all requests; of guesses within a request, whose text may change from line to
+line; and of a model's drafts in it taken together, which change less."""
 
 WHOLE, GOES_ON = -1, -2
 """Kinds of a source's guesses taken together: whether they were right, an early end of its draft being a wrong one; and
@@ -167,6 +179,7 @@ class _State:
     inner: dict[str, Any]  # each source's own state
     read: int = 0  # tokens that the model of a source has read, its own last draft among them
     luck: _Luck = field(default_factory=lambda: _Luck(*OF_REQUEST))
+    draft_luck: _Luck = field(default_factory=lambda: _Luck(*OF_DRAFTS))
     walks: dict[str, _Walk] = field(default_factory=dict)
     length: int = 0  # of the history when it last got a draft
     expected: float = 0.0  # tokens that were expected of that draft
@@ -352,11 +365,11 @@ class Controller:
                 walk.node, walk.position = right, walk.position + 1
 
     def _count(self, state: _State, kind: tuple[str, int], right: bool) -> None:
-        state.luck.add(kind, right)
+        _luck_of(state, kind).add(kind, right)
         self._luck.add(kind, right)
 
     def _share(self, state: _State, kind: tuple[str, int], claim: float) -> float:
-        return state.luck.share(kind, self._luck.share(kind, claim))
+        return _luck_of(state, kind).share(kind, self._luck.share(kind, claim))
 
     def _join(self, name: str, state: _State, tree: _Tree, draft: Draft, wanted: int) -> None:
         """Adds a source's draft to the request's tree, and begins to judge it unless an earlier one still is."""
@@ -396,6 +409,10 @@ class Controller:
         name = source.drafter.name
         free = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
         asked, length = self._plan(source, states, free, lengths, target)
+        for at, state in enumerate(states):
+            if at not in asked:
+                for kind in (WHOLE, GOES_ON):
+                    state.draft_luck.fade((name, kind), len(state.history.tokens) - state.length)
         exploring = not asked
         if exploring:
             if not source.could_pay(target, len(states)):
@@ -462,6 +479,10 @@ class Controller:
                 if rate > best_rate:
                     best_rate, best = rate, (asked, length)
         return best
+
+
+def _luck_of(state: _State, kind: tuple[str, int]) -> _Luck:
+    return state.draft_luck if kind[1] in (WHOLE, GOES_ON) else state.luck
 
 
 def _claims(draft: Draft) -> list[float]:

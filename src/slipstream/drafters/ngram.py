@@ -8,20 +8,17 @@ Partial String Matching" (1984).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from typing import ClassVar
 
-import numpy as np
-
 from slipstream.drafters.base import History, Models
+from slipstream.drafters.best_first import likeliest_tree
 from slipstream.drafters.store import Reader
 from slipstream.drafters.suffix_automaton import ROOT_STATE, Match, SuffixAutomaton
 from slipstream.errors import ModelError
-from slipstream.types import NO_TOKEN, ROOT, Draft
+from slipstream.types import NO_TOKEN, Draft
 
 __all__ = ["NgramDrafter"]
 
@@ -78,41 +75,22 @@ class _Lookup:
 
     def draft(self, length: int) -> Draft:
         """The likeliest nodes, at most `length`, of the tree of all that may follow: a chain unless counts compete."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        confidence: list[float] = []
-        # By falling probability of the path down to the node, in running order on ties; with its parent, its token, the
-        # probability of that where the parent is right, and the match that it leads to.
-        waiting: list[tuple[float, int, int, int, float, int, int]] = []
-        order = count()
-        automaton, first, first_matched = self.match()
+        automaton, state, matched = self.match()
 
-        def expand(node: int, probability: float, state: int, matched: int) -> None:
+        def followers(place: tuple[int, int], chance: float) -> Iterator[tuple[float, int, tuple[int, int]]]:
+            state, matched = place
             while state != ROOT_STATE and automaton.is_end(state):  # a copy that runs into the present
                 state = automaton.suffix(state)  # goes on with its own beginning
                 matched = automaton.length(state)
             if state == ROOT_STATE:
                 return
-            total, followers = automaton.followers(state, LEAST_PROBABILITY)
-            for times, _, token, after in followers:
+            total, found = automaton.followers(state, LEAST_PROBABILITY)
+            for times, _, token, after in found:
                 share = times / (total + self.doubt / matched)
-                path = probability * share
-                if path >= LEAST_PROBABILITY and token != NO_TOKEN:  # where a stored text ends
-                    heappush(waiting, (-path, next(order), node, token, share, after, matched + 1))
+                if chance * share >= LEAST_PROBABILITY and token != NO_TOKEN:  # where a stored text ends
+                    yield share, token, (after, matched + 1)
 
-        expand(ROOT, 1.0, first, first_matched)
-        while waiting and len(tokens) < length:
-            negated, _, parent, token, share, state, matched = heappop(waiting)
-            tokens.append(token)
-            parents.append(parent)
-            confidence.append(share)
-            if len(tokens) < length:
-                expand(len(tokens) - 1, -negated, state, matched)
-        if not tokens:
-            return Draft.chain(())
-        return Draft(
-            np.array(tokens, np.int32), np.array(parents, np.int32), confidence=np.array(confidence, np.float32)
-        )
+        return likeliest_tree((state, matched), followers, length)
 
 
 class NgramDrafter:

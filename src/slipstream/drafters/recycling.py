@@ -4,15 +4,15 @@ Source: Luo et al., "Turning Trash into Treasure: Accelerating Inference of Larg
 (2024).
 """
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.drafters.base import History, Models
-from slipstream.types import ROOT, Draft
+from slipstream.drafters.best_first import likeliest_tree
+from slipstream.types import Draft
 
 __all__ = ["RecyclingDrafter"]
 
@@ -55,23 +55,10 @@ class _Followers:
 
     def tree(self, length: int) -> Draft:
         """The `length` nodes that are reached with the greatest probability, parents before children."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        confidence: list[float] = []
-        followers = self.of.get(self.history.tokens[-1], ())
-        open_nodes = [(-share, ROOT, token, share) for share, token in followers]
-        heapq.heapify(open_nodes)
-        while open_nodes and len(tokens) < length:
-            minus_chance, parent, token, share = heapq.heappop(open_nodes)
-            node = len(tokens)
-            tokens.append(token)
-            parents.append(parent)
-            confidence.append(share)
-            for next_share, following in self.of.get(token, ()):
-                heapq.heappush(open_nodes, (minus_chance * next_share, node, following, next_share))
-        return Draft(
-            np.array(tokens, np.int32), np.array(parents, np.int32), confidence=np.array(confidence, np.float32)
-        )
+        return likeliest_tree(self.history.tokens[-1], self._followers, length)
+
+    def _followers(self, token: int, chance: float) -> Iterator[tuple[float, int, int]]:
+        return ((share, following, following) for share, following in self.of.get(token, ()))
 
 
 def _likeliest(logits: NDArray[np.float32]) -> list[tuple[float, int]]:

@@ -41,6 +41,8 @@ def generate_section(result: Result) -> Section:
     label = f"{data['model']}, {data['dtype']}"
     if data["temperature"]:
         label += f", temperature {data['temperature']:g}"
+    if not data["draft_model"]:
+        label += ", no draft model"
     groups: Groups = {**data["categories"], "overall": data["overall"]}
     settings = [
         _models_and_suites(data),
@@ -124,18 +126,31 @@ def _generate_findings(categories: Groups, overall: Mapping[str, Figures]) -> li
             if name in group and group[name]["speedup"] is not None
         }
         slowest_first = sorted(speedups, key=lambda category: speedups[category])
-        told = [(f"{category} ({speedups[category]:.2f}×)", tone_of(speedups[category])) for category in slowest_first]
-        gains += [f"{name} on {words}" for words, tone in told[-1:] if tone == GAIN]
-        lost = [words for words, tone in told if tone == LOSS]
+        gains += [
+            f"{name} on {category} ({speedups[category]:.2f}×)"
+            for category in slowest_first[-1:]
+            if tone_of(speedups[category]) == GAIN
+        ]
+        lost = [
+            f"{category} ({speedups[category]:.2f}×, {_why(categories[category][name])})"
+            for category in slowest_first
+            if tone_of(speedups[category]) == LOSS
+        ]
         if lost:
             losses.append(f"{name} on {listed(lost)}")
     if gains:
         found.append(Finding(f"Largest gains: {listed(gains)}.", GAIN))
     if losses:
-        found.append(Finding(f"Slower than plain decoding: {'; '.join(losses)}.", LOSS))
+        found.append(Finding(f"Slower than plain decoding, drafting included: {'; '.join(losses)}.", LOSS))
     elif categories:
         found.append(Finding("No drafter is slower than plain decoding in any category."))
     return found
+
+
+def _why(figures: Figures) -> str:
+    """What the speed-up is made of: the tokens that a pass gives, and how much longer it takes with its drafting."""
+    tokens = figures["mean_accepted_length"]
+    return f"{tokens:.2f} tokens a pass, for {tokens / figures['speedup']:.2f} times its time"
 
 
 def _by_category(title: str, text: str, groups: Groups, show: Callable[[Figures], Cell], plot: Dots) -> Block:
