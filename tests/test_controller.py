@@ -260,6 +260,20 @@ def test_a_model_drafts_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(auto, started(auto), 30)[-1] == [module.MOST_DRAFTED]
 
 
+def test_a_model_s_passes_are_as_slow_as_the_target_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs that were measured while the machine was busy don't keep a model from being used when it no longer is."""
+    clock(monkeypatch, 0.0005)
+    source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.9}), catches_up=False)
+    auto = Controller([], source, CostCurve({1: 1.0, 16: 1.1}))
+    states = started(auto)
+    run(auto, states, 20)
+    assert source.drafter.asked == []  # a draft costs nearly what it saves
+    for _ in range(40):
+        auto.cost.observe(1, 0.5)
+    auto.propose(states, [16])
+    assert source.cost(1) == pytest.approx(0.45, rel=0.1)
+
+
 def test_a_model_rests_where_lookup_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 0.1)
     source = model_source([True] * 5000, 0.1)

@@ -18,8 +18,9 @@ def test_between_and_beyond_the_measured_points() -> None:
 
 
 def test_noise_never_makes_more_rows_cheaper() -> None:
+    """What disturbs a pass makes it slower: the shorter time is the right one."""
     curve = CostCurve({1: 1.0, 2: 0.7, 4: 2.0})
-    assert curve(2) == 1.0
+    assert (curve(1), curve(2), curve(4)) == (0.7, 0.7, 2.0)
 
 
 points = st.dictionaries(st.integers(1, 16), st.floats(1e-4, 10), min_size=1, max_size=6)
@@ -93,3 +94,15 @@ def test_a_measured_model(tiny_models: dict[str, Path]) -> None:
     seconds = cost.measure(Engine.load(tiny_models["llama"], drafter="null").target)
     assert tuple(seconds) == cost.ROWS
     assert all(value > 0 for value in seconds.values())
+
+
+def test_what_was_measured_on_a_busy_machine_is_brought_to_the_present(
+    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path))
+    seconds = {1: 0.1, 2: 0.2, 4: 0.4}
+    monkeypatch.setattr(cost, "measure", lambda model, among=(1, 2, 4): {rows: seconds[rows] for rows in among})
+    assert Engine.load(tiny_models["llama"])._drafter("auto").cost.points() == pytest.approx(seconds)
+    seconds[1] = 0.05
+    later = Engine.load(tiny_models["llama"])._drafter("auto").cost
+    assert later.points() == pytest.approx({1: 0.05, 2: 0.1, 4: 0.2})

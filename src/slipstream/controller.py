@@ -281,6 +281,7 @@ class Controller:
         if with_model is not None:
             self._drafters[with_model.drafter.name] = with_model.drafter
         self._readers = {name: reader for name, reader in self._drafters.items() if isinstance(reader, ReadsLogits)}
+        self._level = cost.level
         self._luck = _Luck(*OF_ALL)
         self._yield = _Yield()
         self._elapsed = 0.0
@@ -406,6 +407,9 @@ class Controller:
         proposes into their trees, and returns the drafts that must stay whole, and the seconds that its passes took."""
         source = self._with_model
         assert source is not None
+        # What made the target's passes slower or faster since the last time did so to those of a model that rested.
+        source.cost.rescale(self.cost.level / self._level)
+        self._level = self.cost.level
         name = source.drafter.name
         free = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
         asked, length = self._plan(source, states, free, lengths, target)

@@ -5,7 +5,7 @@ import json
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
@@ -43,8 +43,8 @@ class CostCurve:
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """seconds: those of a pass, by its rows; at least one point."""
         self._rows = sorted(seconds)
-        # A pass over more rows isn't faster: where it was measured to be, that was noise.
-        self._seconds = list(accumulate((seconds[rows] for rows in self._rows), max))
+        # A pass over more rows isn't faster: where it was measured to be, the one over fewer was disturbed.
+        self._seconds = list(accumulate((seconds[rows] for rows in reversed(self._rows)), min))[::-1]
         self._level = 1.0
         self._shape: list[float] = []  # seconds at level 1, by rows, as far as they were asked for
 
@@ -66,6 +66,15 @@ class CostCurve:
             self._seconds[point] *= ratio ** (RESHAPE * near)
         self._seconds = list(accumulate(self._seconds, max))
         self._shape.clear()
+
+    @property
+    def level(self) -> float:
+        """How many times as long as was measured passes take by now."""
+        return self._level
+
+    def rescale(self, factor: float) -> None:
+        """Takes all passes to last so many times longer."""
+        self._level *= factor
 
     def points(self) -> dict[int, float]:
         """The measured points as they stand, seconds by rows."""
@@ -90,12 +99,13 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def measure(model: Decoder) -> dict[int, float]:
-    """Seconds of a pass by its rows: takes three seconds for a model of 1.5 billion weights of 4 bits.
+def measure(model: Decoder, among: Sequence[int] = ROWS) -> dict[int, float]:
+    """Seconds of a pass by its rows, among these numbers. All of ROWS take three seconds for a model of 1.5 billion
+    weights of 4 bits.
 
     Noise is no great matter: what passes take is observed all the time afterwards.
     """
-    rows = [count for count in ROWS if count < model.config.context_length]
+    rows = [count for count in among if count < model.config.context_length]
     cache = model.new_cache(max(rows))
     seconds: dict[int, float] = {}
     for count in rows * ROUNDS:

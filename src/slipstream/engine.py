@@ -544,7 +544,10 @@ class Engine:
             "threads": kernels.threads(),
             "processor": cost.processor(),
         }
-        return cost.cached(cache_directory(), key, lambda: cost.measure(model))
+        curve = cost.cached(cache_directory(), key, lambda: cost.measure(model))
+        # The machine may be busier than when that was measured, or less busy.
+        curve.rescale(cost.measure(model, among=[1])[1] / curve(1))
+        return curve
 
 
 def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
