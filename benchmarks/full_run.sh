@@ -40,15 +40,15 @@ generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 2 --max-tokens 96
 generate q4_k_m-sampled auto "${suites[@]}" --limit 2 --max-tokens 96 --temperature 0.7
 generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
 generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
-record generate-q4_k_m-alone $slipstream bench generate --model "${pair[1]}" "${suites[@]}" \
-  --drafters auto,layer_skip,recycling --limit 1 --max-tokens 64
-batch q4_k_m
-batch bf16 --dtype bf16
 mkdir -p build
 summaries=(--suite build/summarization.jsonl --limit 4 --max-tokens 96)
 grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
 generate bf16-summarization auto "${summaries[@]}" --dtype bf16
 generate q4_k_m-summarization-sampled auto "${summaries[@]}" --temperature 0.7
+record generate-q4_k_m-alone $slipstream bench generate --model "${pair[1]}" "${suites[@]}" \
+  --drafters auto,layer_skip,recycling --limit 1 --max-tokens 64
+batch q4_k_m
+batch bf16 --dtype bf16
 
 peers=(.venv/bin/python benchmarks/peers/run.py --data "$data" --limit 1 --max-tokens 48)
 record peers-gguf "${peers[@]}" --weights gguf --categories writing,math,coding,summarization,qa,rag,code_edit
