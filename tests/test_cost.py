@@ -39,11 +39,18 @@ def test_it_stays_positive_and_monotone(seconds: dict[int, float], passes: list[
 def test_it_follows_a_slower_machine_and_forgives_one_slow_pass() -> None:
     curve = CostCurve({1: 1.0, 8: 2.0})
     curve.observe(1, 50.0)
-    assert curve(1) < 1.15
+    assert curve(1) < 1.25
     for _ in range(60):
         curve.observe(1, 3.0)
     assert curve(1) == pytest.approx(3, rel=0.02)
     assert 1.75 < curve(8) / curve(1) < 2.0  # the points that passes were seen at moved a little more
+
+
+def test_a_measurement_on_a_busy_machine_is_soon_forgotten() -> None:
+    curve = CostCurve({1: 0.03, 8: 0.06})
+    for _ in range(3):
+        curve.observe(1, 0.015)
+    assert curve(1) < 0.02
 
 
 def test_it_learns_another_shape() -> None:
@@ -94,15 +101,3 @@ def test_a_measured_model(tiny_models: dict[str, Path]) -> None:
     seconds = cost.measure(Engine.load(tiny_models["llama"], drafter="null").target)
     assert tuple(seconds) == cost.ROWS
     assert all(value > 0 for value in seconds.values())
-
-
-def test_what_was_measured_on_a_busy_machine_is_brought_to_the_present(
-    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path))
-    seconds = {1: 0.1, 2: 0.2, 4: 0.4}
-    monkeypatch.setattr(cost, "measure", lambda model, among=(1, 2, 4): {rows: seconds[rows] for rows in among})
-    assert Engine.load(tiny_models["llama"])._drafter("auto").cost.points() == pytest.approx(seconds)
-    seconds[1] = 0.05
-    later = Engine.load(tiny_models["llama"])._drafter("auto").cost
-    assert later.points() == pytest.approx({1: 0.05, 2: 0.1, 4: 0.2})

@@ -1,5 +1,6 @@
 """The documents' Python examples run, and what they name exists."""
 
+import json
 import re
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_examples_run(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_the_readme_s_figures_are_measured_ones() -> None:
+    readme = (ROOT / "README.md").read_text()
+    names = ("generate-bf16", "generate-q4_k_m", "generate-q4_k_m-sampled")
+    records = [json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text()) for name in names]
+    rows = re.findall(r"^\| (\w+) \| (\S+) \| (\S+) \| (\S+) \|$", readme, re.MULTILINE)
+    assert len(rows) == 7
+    for category, *cells in rows:
+        found = [
+            {**record["categories"], "overall": record["overall"]}[category]["auto"]["speedup"] for record in records
+        ]
+        assert cells == ["–" if speedup is None else f"{speedup:.2f}×" for speedup in found], category
 
 
 def test_every_drafter_and_module_is_documented() -> None:

@@ -5,7 +5,7 @@ import json
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
@@ -24,7 +24,8 @@ ROUNDS = 3
 """How often, the faster pass counting: a disturbed one is slower."""
 
 FORGET = 0.2
-"""Weight of a new pass in the level of the curve, which follows the context's growth and the machine's mood."""
+"""Weight of a new pass in the level of the curve, which follows the context's growth and the machine's mood; that of
+the first ones is as in a mean, with what was measured earlier as one of them."""
 
 RESHAPE = 0.02
 """Weight of a new pass in the curve's shape: so little that plain decoding, whose passes are all of one row, doesn't
@@ -46,6 +47,7 @@ class CostCurve:
         # A pass over more rows isn't faster: where it was measured to be, the one over fewer was disturbed.
         self._seconds = list(accumulate((seconds[rows] for rows in reversed(self._rows)), min))[::-1]
         self._level = 1.0
+        self._observed = 0  # passes
         self._shape: list[float] = []  # seconds at level 1, by rows, as far as they were asked for
 
     def __call__(self, rows: int) -> float:
@@ -59,7 +61,8 @@ class CostCurve:
         if rows > 2 * self._rows[-1]:
             return
         ratio = min(FARTHEST, max(1 / FARTHEST, seconds / self(rows)))
-        self._level *= ratio**FORGET
+        self._observed += 1
+        self._level *= ratio ** max(FORGET, 1 / (1 + self._observed))
         after = bisect_left(self._rows, rows)
         for point in {max(0, after - 1), min(after, len(self._rows) - 1)}:
             near = 1 - min(1.0, abs(self._rows[point] - rows) / max(1.0, rows))
@@ -99,13 +102,12 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def measure(model: Decoder, among: Sequence[int] = ROWS) -> dict[int, float]:
-    """Seconds of a pass by its rows, among these numbers. All of ROWS take three seconds for a model of 1.5 billion
-    weights of 4 bits.
+def measure(model: Decoder) -> dict[int, float]:
+    """Seconds of a pass by its rows: takes three seconds for a model of 1.5 billion weights of 4 bits.
 
     Noise is no great matter: what passes take is observed all the time afterwards.
     """
-    rows = [count for count in among if count < model.config.context_length]
+    rows = [count for count in ROWS if count < model.config.context_length]
     cache = model.new_cache(max(rows))
     seconds: dict[int, float] = {}
     for count in rows * ROUNDS:

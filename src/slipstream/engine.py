@@ -544,10 +544,7 @@ class Engine:
             "threads": kernels.threads(),
             "processor": cost.processor(),
         }
-        curve = cost.cached(cache_directory(), key, lambda: cost.measure(model))
-        # The machine may be busier than when that was measured, or less busy.
-        curve.rescale(cost.measure(model, among=[1])[1] / curve(1))
-        return curve
+        return cost.cached(cache_directory(), key, lambda: cost.measure(model))
 
 
 def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
