@@ -347,6 +347,24 @@ def test_a_text_that_a_model_was_wrong_about_is_tried_again(monkeypatch: pytest.
     assert again < 430
 
 
+def test_a_poor_draft_of_a_model_that_pays_brings_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uneven(Knowing):
+        """Every other draft is one that the model itself doesn't believe in, and wrong."""
+
+        def propose(self, states: Sequence[History], lengths: Sequence[int]) -> list[Draft]:
+            drafts = super().propose(states, lengths)
+            if len(self.asked) % 2:
+                return drafts
+            return [Draft.chain([-5], confidence=np.array([0.05], np.float32)) for _ in drafts]
+
+    source = ModelSource(Uneven([True] * 5000, 0.95, "model"), CostCurve({1: 0.05}), catches_up=False)
+    monkeypatch.setattr(source.cost, "observe", lambda rows, seconds: None)
+    clock(monkeypatch, 0.05)
+    auto = Controller([], source, CostCurve({1: 1.0, 2: 1.2, 8: 2.0}))
+    run(auto, started(auto), 100)
+    assert len(source.drafter.asked) == 100
+
+
 def test_a_model_is_not_explored_where_it_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 0.01)
     source = model_source([True] * 5000, 0.01)

@@ -43,8 +43,9 @@ GAIN = 1.05
 """A draft must promise so many times the tokens per second of doing without: drafts are made where estimates are high,
 which are too high as likely as not, and plain decoding's speed needs no estimate."""
 
-MOST_DRAFTED = 8
-"""Longest draft that a model is asked for."""
+LEAST_DRAFTED, MOST_DRAFTED = 2, 8
+"""Shortest and longest draft that a model is asked for. It may end a draft sooner by itself: how often it does can't be
+seen of drafts of one token."""
 
 HOPE = 0.9
 """Where not even guesses that are right so often would pay, under load, a model isn't explored."""
@@ -321,7 +322,9 @@ class Controller:
             drafts = drafter.propose([state.inner[name] for state in states], lengths)
             for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
                 self._join(name, state, tree, draft, length)
-        drawn, drafting = self._ask_model(states, trees, lengths, target) if self._with_model else ({}, 0.0)
+        asked, drawn, drafting = (
+            self._ask_model(states, trees, lengths, target) if self._with_model else (False, {}, 0.0)
+        )
         for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
             trees[at] = _Tree()
             target = replace(target, sunk=target.sunk + len(draft))
@@ -330,12 +333,14 @@ class Controller:
         for state, ranked, nodes in zip(states, best, chosen, strict=True):
             state.length = len(state.history.tokens)
             state.expected = -sum(minus_chance for minus_chance, _ in ranked[: len(nodes)])
-        if seen and not drawn:  # a first look also reads the prompt
+        if asked:  # a draft that turned out poor doesn't mean that the next will
+            self._rest = 0
+        elif seen:  # a first look also reads the prompt
             looking = time.perf_counter() - started - drafting
             self._look += LOOK_MEMORY * (looking / len(states) - self._look)
             tokens = self._yield(target.requests) * target.worth * sum(state.expected for state in states)
-            spared = plain * (1 + tokens / target.requests) - target.seconds(sum(map(len, chosen))) - drafting
-            lost = self._look * len(states) - max(0.0, spared)
+            spared = plain * (1 + tokens / target.requests) - target.seconds(sum(map(len, chosen)))
+            lost = self._look * len(states) - spared
             self._rest = min(LONGEST_REST, int(lost / (EXPLORATION * plain))) if lost > 0 else 0
         return [drawn[at] if at in drawn else tree.pruned(chosen[at]) for at, tree in enumerate(trees)]
 
@@ -402,9 +407,10 @@ class Controller:
 
     def _ask_model(
         self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], target: _Pass
-    ) -> tuple[dict[int, Draft], float]:
+    ) -> tuple[bool, dict[int, Draft], float]:
         """Lets the model draft for the requests where that promises more than the free drafts do, joins what it
-        proposes into their trees, and returns the drafts that must stay whole, and the seconds that its passes took."""
+        proposes into their trees, and returns whether it does, the drafts that must stay whole, and the seconds that
+        its passes took."""
         source = self._with_model
         assert source is not None
         # What made the target's passes slower or faster since the last time did so to those of a model that rested.
@@ -420,10 +426,10 @@ class Controller:
         exploring = not asked
         if exploring:
             if not source.could_pay(target, len(states)):
-                return {}, 0.0
+                return False, {}, 0.0
             least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
             if self._explored + least > EXPLORATION * self._elapsed:
-                return {}, 0.0
+                return False, {}, 0.0
             asked, length = [at], 1
         wanted = [min(length, lengths[at]) for at in asked]
         started = time.perf_counter()
@@ -441,7 +447,7 @@ class Controller:
             for drafted in range(1, min(count, len(draft) + 1)):
                 self._count(states[at], (name, GOES_ON), len(draft) > drafted)
             self._join(name, states[at], trees[at], draft, count)
-        return whole, seconds
+        return not exploring, whole, seconds
 
     def _plan(
         self,
@@ -457,19 +463,21 @@ class Controller:
         goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
         chances = [[-minus_chance for minus_chance, _ in ranked] for ranked in free]
         copied = [chances[at][: len(nodes)] for at, nodes in enumerate(self._choose(free, target))]
-        gives = self._yield(target.requests) * target.worth
+        # What whole drafts gave in the past needs no correction: their nodes weren't picked for being promising.
+        whole, gives = target.worth, self._yield(target.requests) * target.worth
         copied_tokens, copied_rows = gives * sum(map(sum, copied)), sum(map(len, copied))
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         given_up = [gives * sum(shares) for shares in copied]
         left = [min(HORIZON, state.history.limit - len(state.history.tokens)) for state in states]
         catch_ups = [source.catch_up(state) / max(1, count) for state, count in zip(states, left, strict=True)]
         best: tuple[list[int], int] = ([], 0)
-        for length in range(1, min(MOST_DRAFTED, max(lengths)) + 1):
+        most = max(lengths)
+        for length in range(min(LEAST_DRAFTED, most), min(MOST_DRAFTED, most) + 1):
             asked: list[int] = []
             tokens, rows, catch_up = target.requests + copied_tokens, float(copied_rows), 0.0
-            for at, most in enumerate(lengths):
-                drafted = min(length, most)
-                guessed = gives * sum(right[at] ** depth for depth in range(1, drafted + 1))
+            for at, limit in enumerate(lengths):
+                drafted = min(length, limit)
+                guessed = whole * sum(right[at] ** depth for depth in range(1, drafted + 1))
                 reading = catch_ups[at] * (1 + guessed)
                 # More than lookup by as much as reading takes, and more than lookup would have for as many rows.
                 if guessed - given_up[at] > reading * best_rate and guessed > gives * sum(chances[at][:drafted]):
