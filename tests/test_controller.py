@@ -5,7 +5,6 @@ Time is that of a cost curve and texts are made up, so nothing here depends on t
 
 from collections.abc import Sequence
 from itertools import product
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +51,8 @@ def text(place: int) -> int:
 
 
 def history(length: int = 1, limit: int = 10_000) -> History:
-    return SimpleNamespace(tokens=[text(place) for place in range(length)], limit=limit)  # type: ignore[return-value]
+    tokens = [text(place) for place in range(length)]
+    return History(tokens, length, limit, sampler=None, cache=None)  # type: ignore[arg-type]
 
 
 def run(auto: Controller, states: Sequence[object], steps: int, limit: int = 16) -> list[list[int]]:

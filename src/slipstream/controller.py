@@ -53,8 +53,9 @@ HOPE = 0.9
 MOST_LOOKED_AT = 64
 """Nodes of all requests up to which is seen whether any could pay."""
 
-HORIZON = 64
-"""Tokens over which the cost of letting a draft model catch up with the text is spread."""
+HORIZON = 48
+"""Tokens that an answer is taken to go on for when it begins, and one more with each that came: over so many is spread
+what a draft model takes to catch up with the text. Answers to long prompts are often short."""
 
 UNKNOWN = 0.7
 """The chance that a model's guess is right, and that its draft goes on, before any was judged: what a draft model of a
@@ -468,7 +469,9 @@ class Controller:
         copied_tokens, copied_rows = gives * sum(map(sum, copied)), sum(map(len, copied))
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         given_up = [gives * sum(shares) for shares in copied]
-        left = [min(HORIZON, state.history.limit - len(state.history.tokens)) for state in states]
+        left = [
+            min(HORIZON + state.history.position, state.history.limit - len(state.history.tokens)) for state in states
+        ]
         catch_ups = [source.catch_up(state) / max(1, count) for state, count in zip(states, left, strict=True)]
         best: tuple[list[int], int] = ([], 0)
         most = max(lengths)
