@@ -384,6 +384,17 @@ def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.Monk
     assert source.drafter.asked
 
 
+def test_a_long_prompt_is_read_once_the_answer_proves_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, 0.1)
+    source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.1, 2: 0.11}), catches_up=True)
+    auto = Controller([], source, CostCurve(FLAT))
+    state = auto.start(history(1600))  # reading takes as long as 16 plain tokens, and could spare 40% of each to come
+    run(auto, [state], 10)
+    assert source.drafter.asked == []
+    run(auto, [state], 20)
+    assert source.drafter.asked
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=3), st.integers(1, 4))
 def test_drafting_takes_until_the_last_draft_ends(goes_on: list[float], length: int) -> None:
     source = ModelSource(Knowing([]), CostCurve({1: 1.0, 2: 1.0}), catches_up=True)

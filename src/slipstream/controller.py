@@ -53,13 +53,15 @@ HOPE = 0.9
 MOST_LOOKED_AT = 64
 """Nodes of all requests up to which is seen whether any could pay."""
 
-HORIZON = 48
+HORIZON = 24
 """Tokens that an answer is taken to go on for when it begins, and one more with each that came: over so many is spread
-what a draft model takes to catch up with the text. Answers to long prompts are often short."""
+what a draft model takes to catch up with the text. Answers to long prompts are often short, or copied, which lookup
+shows within a few tokens."""
 
-UNKNOWN = 0.7
-"""The chance that a model's guess is right, and that its draft goes on, before any was judged: what a draft model of a
-third of the target's size reaches on text of all kinds. Less would leave it untried for most of an answer."""
+UNKNOWN = 0.6
+"""The chance that a model's guess is right, and that its draft goes on, before any was judged: a little less than what
+a draft model of a third of the target's size reaches on text of all kinds, since reading the prompt is paid for first.
+A lower one would leave it untried for most of an answer."""
 
 
 def worth(seconds: Callable[[int], float], requests: int) -> float:
@@ -323,13 +325,15 @@ class Controller:
             drafts = drafter.propose([state.inner[name] for state in states], lengths)
             for state, tree, draft, length in zip(states, trees, drafts, lengths, strict=True):
                 self._join(name, state, tree, draft, length)
-        asked, drawn, drafting = (
-            self._ask_model(states, trees, lengths, target) if self._with_model else (False, {}, 0.0)
-        )
-        for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
-            trees[at] = _Tree()
-            target = replace(target, sunk=target.sunk + len(draft))
         best = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
+        asked, drawn, drafting = False, dict[int, Draft](), 0.0
+        if self._with_model:
+            asked, drawn, drafting = self._ask_model(states, trees, best, lengths, target)
+            for at, draft in drawn.items():  # the rule "rejection": no choice among nodes by what was drawn
+                trees[at] = _Tree()
+                target = replace(target, sunk=target.sunk + len(draft))
+            if drafting:
+                best = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
         chosen = self._choose(best, target)
         for state, ranked, nodes in zip(states, best, chosen, strict=True):
             state.length = len(state.history.tokens)
@@ -407,7 +411,12 @@ class Controller:
         return chosen
 
     def _ask_model(
-        self, states: Sequence[_State], trees: Sequence[_Tree], lengths: Sequence[int], target: _Pass
+        self,
+        states: Sequence[_State],
+        trees: Sequence[_Tree],
+        free: Sequence[Sequence[tuple[float, int]]],
+        lengths: Sequence[int],
+        target: _Pass,
     ) -> tuple[bool, dict[int, Draft], float]:
         """Lets the model draft for the requests where that promises more than the free drafts do, joins what it
         proposes into their trees, and returns whether it does, the drafts that must stay whole, and the seconds that
@@ -415,10 +424,9 @@ class Controller:
         source = self._with_model
         assert source is not None
         # What made the target's passes slower or faster since the last time did so to those of a model that rested.
-        source.cost.rescale(self.cost.level / self._level)
+        source.cost.level *= self.cost.level / self._level
         self._level = self.cost.level
         name = source.drafter.name
-        free = [tree.best(length) for tree, length in zip(trees, lengths, strict=True)]
         asked, length = self._plan(source, states, free, lengths, target)
         for at, state in enumerate(states):
             if at not in asked:

@@ -46,14 +46,15 @@ class CostCurve:
         self._rows = sorted(seconds)
         # A pass over more rows isn't faster: where it was measured to be, the one over fewer was disturbed.
         self._seconds = list(accumulate((seconds[rows] for rows in reversed(self._rows)), min))[::-1]
-        self._level = 1.0
+        self.level = 1.0
+        """How many times as long as was measured passes take by now."""
         self._observed = 0  # passes
         self._shape: list[float] = []  # seconds at level 1, by rows, as far as they were asked for
 
     def __call__(self, rows: int) -> float:
         while len(self._shape) <= rows:
             self._shape.append(self._interpolated(len(self._shape)))
-        return self._level * self._shape[rows]
+        return self.level * self._shape[rows]
 
     def observe(self, rows: int, seconds: float) -> None:
         """Takes in what a pass over so many rows took. One far larger than was measured, as over a prompt, tells
@@ -62,7 +63,7 @@ class CostCurve:
             return
         ratio = min(FARTHEST, max(1 / FARTHEST, seconds / self(rows)))
         self._observed += 1
-        self._level *= ratio ** max(FORGET, 1 / (1 + self._observed))
+        self.level *= ratio ** max(FORGET, 1 / (1 + self._observed))
         after = bisect_left(self._rows, rows)
         for point in {max(0, after - 1), min(after, len(self._rows) - 1)}:
             near = 1 - min(1.0, abs(self._rows[point] - rows) / max(1.0, rows))
@@ -70,18 +71,9 @@ class CostCurve:
         self._seconds = list(accumulate(self._seconds, max))
         self._shape.clear()
 
-    @property
-    def level(self) -> float:
-        """How many times as long as was measured passes take by now."""
-        return self._level
-
-    def rescale(self, factor: float) -> None:
-        """Takes all passes to last so many times longer."""
-        self._level *= factor
-
     def points(self) -> dict[int, float]:
         """The measured points as they stand, seconds by rows."""
-        return {rows: seconds * self._level for rows, seconds in zip(self._rows, self._seconds, strict=True)}
+        return {rows: seconds * self.level for rows, seconds in zip(self._rows, self._seconds, strict=True)}
 
     def _interpolated(self, rows: int) -> float:
         after = bisect_left(self._rows, rows)

@@ -38,11 +38,9 @@ Groups = Mapping[str, Mapping[str, Figures]]
 def generate_section(result: Result) -> Section:
     """Every drafter by category."""
     data = result.data
-    label = f"{data['model']}, {data['dtype']}"
+    label = _label(data)
     if data["temperature"]:
         label += f", temperature {data['temperature']:g}"
-    if not data["draft_model"]:
-        label += ", no draft model"
     groups: Groups = {**data["categories"], "overall": data["overall"]}
     settings = [
         _models_and_suites(data),
@@ -237,7 +235,7 @@ def _identical(figures: Figures) -> Cell:
 def batch_section(result: Result) -> Section:
     """Every drafter by batch size."""
     data = result.data
-    label = f"{data['model']}, {data['dtype']}"
+    label = _label(data)
     sizes: dict[int, dict[str, Figures]] = {int(size): data["sizes"][size] for size in sorted(data["sizes"], key=int)}
     drafters = list(dict.fromkeys(name for group in sizes.values() for name in group if name != "null"))
     header = ["Batch", "Plain, tokens/s"]
@@ -303,9 +301,16 @@ def batch_section(result: Result) -> Section:
     )
 
 
+def _label(data: Figures) -> str:
+    return ", ".join([data["model"], data["dtype"], *([] if data["draft_model"] else [_draft_model(data)])])
+
+
 def _models_and_suites(data: Figures) -> str:
-    draft_model = f"draft model {data['draft_model']}" if data["draft_model"] else "no draft model"
-    return f"suites {listed(data['suites'])}; {draft_model}"
+    return f"suites {listed(data['suites'])}; {_draft_model(data)}"
+
+
+def _draft_model(data: Figures) -> str:
+    return f"draft model {data['draft_model']}" if data["draft_model"] else "no draft model"
 
 
 def _options(data: Figures, drafters: Iterable[str]) -> dict[str, object]:
