@@ -37,7 +37,7 @@ batch() { # NAME OPTION…: bench batch
 }
 
 generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 2 --max-tokens 96
-generate q4_k_m-sampled auto "${suites[@]}" --limit 2 --max-tokens 96 --temperature 0.7
+generate q4_k_m-sampled auto "${suites[@]}" --limit 4 --max-tokens 96 --temperature 0.7
 generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
 generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
 mkdir -p build
@@ -45,6 +45,8 @@ summaries=(--suite build/summarization.jsonl --limit 4 --max-tokens 96)
 grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
 generate bf16-summarization auto "${summaries[@]}" --dtype bf16
 generate q4_k_m-summarization-sampled auto "${summaries[@]}" --temperature 0.7
+[ -e $results/generate-q4_k_m-alone.json ] ||
+  $slipstream tune layer-skip --model "${pair[1]}" # so that the drafter layer_skip is at its best
 record generate-q4_k_m-alone $slipstream bench generate --model "${pair[1]}" "${suites[@]}" \
   --drafters auto,layer_skip,recycling --limit 1 --max-tokens 64
 batch q4_k_m

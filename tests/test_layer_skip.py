@@ -18,6 +18,7 @@ from slipstream.drafters import History, Models
 from slipstream.drafters import layer_skip as module
 from slipstream.drafters.guessing import Guesses, feed
 from slipstream.drafters.layer_skip import LayerSkipDrafter, default_skipped, identity, profile_path, read_profile
+from slipstream.engine import DRAFT_LENGTH
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.sampling import Sampler
 
@@ -39,7 +40,8 @@ def engine(folder: Path) -> Engine:
 def skip(engine: Engine, skipped: Any, **changes: object) -> Path:
     """Writes the model's profile."""
     path = profile_path(engine.target.file)
-    path.write_text(json.dumps({**identity(engine.target), "skipped": skipped, **changes}))
+    profile = {**identity(engine.target), "skipped": skipped, "num_speculative_tokens": 3, **changes}
+    path.write_text(json.dumps(profile))
     return path
 
 
@@ -173,6 +175,17 @@ def test_the_profile_says_which_layers(engine: Engine) -> None:
     assert drafter(engine).layers == [0, 2, 3, 5]
 
 
+def test_the_profile_says_how_many_tokens(engine: Engine) -> None:
+    def drafted(length: int | None = None) -> int:
+        completion = engine.generate(PROMPT, GREEDY, drafter="layer_skip", num_speculative_tokens=length)
+        return completion.speculation.num_speculative_tokens
+
+    skip(engine, [1, 4])
+    assert drafted() == 3
+    assert drafted(2) == 2
+    assert engine.generate(PROMPT, GREEDY, drafter="ngram").speculation.num_speculative_tokens == DRAFT_LENGTH
+
+
 def test_where_the_profile_lies(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = engine.target.file
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
@@ -210,6 +223,9 @@ def test_where_the_profile_lies(engine: Engine, tmp_path: Path, monkeypatch: pyt
         (lambda text: text.replace("[1, 4]", "[[1]]"), "it skips [[1]]"),
         (lambda text: text.replace("[1, 4]", "[0, 1, 2, 3, 4, 5]"), "it skips [0, 1, 2, 3, 4, 5]"),
         (lambda text: text.replace("[1, 4]", '"14"'), "it skips '14'"),
+        (lambda text: text.replace('tokens": 3', 'tokens": 0'), "its num_speculative_tokens is 0"),
+        (lambda text: text.replace('tokens": 3', 'tokens": true'), "its num_speculative_tokens is True"),
+        (lambda text: text.replace('tokens": 3', 'tokens": [3]'), "its num_speculative_tokens is [3]"),
     ],
 )
 def test_a_bad_profile_is_refused_by_name(engine: Engine, damage: Callable[[str], str], words: str) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from slipstream import cost, kernels
 from slipstream.controller import Controller, ModelSource
 from slipstream.drafters import DRAFTERS, Drafter, History, Models, ReadsLogits
+from slipstream.drafters.layer_skip import LayerSkipDrafter
 from slipstream.drafters.store import Store
 from slipstream.errors import OptionError
 from slipstream.grammar import GrammarCompiler
@@ -145,7 +146,8 @@ class Engine:
         drafter                 what requests use unless they say otherwise, one of DRAFTER_NAMES; None is auto, or what
                                 `slipstream tune drafters` found best if num_speculative_tokens is None as well
         num_speculative_tokens  likewise: tokens that are drafted at a time, at most; None is MOST_NODES for auto, which
-                                takes as many as pay, and DRAFT_LENGTH for other drafters, which take them all
+                                takes as many as pay, and DRAFT_LENGTH for other drafters, which take them all; for
+                                layer_skip what `slipstream tune layer-skip` found best
         corpus                  a folder of texts, such as a code base, that lookup finds continuations in too
         remember                lookup also finds them in what earlier requests of this engine read and wrote; for
                                 requests that may know of each other alone, since answers that repeat come faster.
@@ -452,7 +454,7 @@ class Engine:
         if num_speculative_tokens is None and request.drafter is None and self.tuned:
             num_speculative_tokens = self.tuned.num_speculative_tokens
         if num_speculative_tokens is None:
-            num_speculative_tokens = MOST_NODES if isinstance(drafter, Controller) else DRAFT_LENGTH
+            num_speculative_tokens = _usual_draft_length(drafter)
         room = context - len(tokens)
         max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
         limit = len(tokens) + max_tokens
@@ -579,6 +581,13 @@ def _shortlist(config: ModelConfig, tokenizer: Tokenizer) -> NDArray[np.int64] |
         return None
     special = (*tokenizer.control_token_ids, *tokenizer.eos_token_ids, *config.eos_token_ids)
     return np.array(sorted({*range(SHORTLIST), *special}))
+
+
+def _usual_draft_length(drafter: Drafter) -> int:
+    if isinstance(drafter, Controller):
+        return MOST_NODES
+    tuned = drafter.num_speculative_tokens if isinstance(drafter, LayerSkipDrafter) else None
+    return tuned or DRAFT_LENGTH
 
 
 def _check_draft_length(num_speculative_tokens: int | None) -> int | None:

@@ -56,7 +56,7 @@ def test_a_trial_is_what_the_drafter_does(engine: Engine, skipped: tuple[int, ..
     assert trials(skipped) == reached  # a trial leaves the answers' cache as it was
 
     path = profile_path(engine.target.file)
-    path.write_text(json.dumps({**identity(engine.target), "skipped": skipped}))
+    path.write_text(json.dumps({**identity(engine.target), "skipped": skipped, "num_speculative_tokens": 8}))
     drafter = LayerSkipDrafter(Models(engine.target, engine.tokenizer))
     expected = [0] * MOST_DRAFTED
     drafts = 0
@@ -247,7 +247,7 @@ def test_the_command_prints_the_promised_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("right", "words"),
     [
-        (1, "Best: 2 skipped, 3.00× expected with --drafter layer_skip --num-speculative-tokens 8."),
+        (1, "Best: 2 skipped and 8 tokens drafted, 3.00× expected with --drafter layer_skip."),
         (0, "Layer skipping doesn't pay on this model: best expected 0.80×."),
     ],
 )

@@ -222,7 +222,8 @@ _DRAFT_LENGTH = {
         "--num-speculative-tokens",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Most tokens in a draft.  [default: 16 for auto, which takes as many as pay; 5 for the others]",
+        help="Most tokens in a draft.  [default: 16 for auto, which takes as many as pay; 5 for the others, for "
+        "layer_skip what it was tuned to]",
     ),
     "corpus": click.option(
         "--corpus",

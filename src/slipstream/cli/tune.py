@@ -196,9 +196,12 @@ def _show(result: dict[str, Any]) -> None:
     console.print(rows)
     console.print("Tokens: in a draft. Length: the mean accepted length, in tokens for each pass.")
     if best["speedup"] > 1:
-        use = f"layer_skip --num-speculative-tokens {best['num_speculative_tokens']}"
-        console.print(f"Best: {len(best['skipped'])} skipped, {times(best['speedup'])} expected with --drafter {use}.")
-        console.print(f"To measure it: slipstream compare --drafters {use}")
+        drafted = counted(best["num_speculative_tokens"], "token")
+        console.print(
+            f"Best: {len(best['skipped'])} skipped and {drafted} drafted, {times(best['speedup'])} expected with "
+            "--drafter layer_skip."
+        )
+        console.print("To measure it: slipstream compare --drafters layer_skip")
     else:
         console.print(f"Layer skipping doesn't pay on this model: best expected {times(best['speedup'])}.")
     console.print(Text(f"Saved in {visible(result['profile'])}"), soft_wrap=True)

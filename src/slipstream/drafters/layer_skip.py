@@ -39,12 +39,17 @@ class LayerSkipDrafter:
 
     name: ClassVar[str] = "layer_skip"
 
+    num_speculative_tokens: int | None = None
+    """How many tokens pay best, where the model was tuned."""
+
     def __init__(self, models: Models) -> None:
         """Raises OptionError for a profile that is damaged or another model's."""
         self.model = models.target
         self.vocab_size = models.tokenizer.vocab_size
         path = profile_path(self.model.file)
-        skipped = read_profile(path, self.model) if path.exists() else default_skipped(self.model.config.num_layers)
+        skipped = default_skipped(self.model.config.num_layers)
+        if path.exists():
+            skipped, self.num_speculative_tokens = read_profile(path, self.model)
         self.layers = [layer for layer in range(self.model.config.num_layers) if layer not in skipped]
 
     def start(self, history: History) -> Guesses:
@@ -100,9 +105,9 @@ def identity(model: Decoder) -> dict[str, object]:
     }
 
 
-def read_profile(path: Path, model: Decoder) -> tuple[int, ...]:
-    """The layers to skip, by a file that `slipstream tune layer-skip` wrote. Raises OptionError where it is damaged or
-    another model's."""
+def read_profile(path: Path, model: Decoder) -> tuple[tuple[int, ...], int]:
+    """The layers to skip and the tokens to draft, by a file that `slipstream tune layer-skip` wrote. Raises OptionError
+    where it is damaged or another model's."""
     record = read_record(path, REMEDY)
     for key, value in identity(model).items():
         if record.get(key) != value:
@@ -115,4 +120,7 @@ def read_profile(path: Path, model: Decoder) -> tuple[int, ...]:
         and len({*skipped}) == len(skipped) < num_layers
     ):
         raise OptionError(f"{path}: it skips {skipped!r:.80}, which some of {num_layers} layers can't be: {REMEDY}")
-    return tuple(skipped)
+    length = record.get("num_speculative_tokens")
+    if type(length) is not int or length < 1:
+        raise OptionError(f"{path}: its num_speculative_tokens is {length!r:.80}, which can't be: {REMEDY}")
+    return tuple(skipped), length
