@@ -36,7 +36,7 @@ batch() { # NAME OPTION…: bench batch
   record "batch-$name" $slipstream bench batch "${pair[@]}" "${suites[@]}" --drafters auto "$@"
 }
 
-generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 2 --max-tokens 96
+generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 4 --max-tokens 96
 generate q4_k_m-sampled auto "${suites[@]}" --limit 4 --max-tokens 96 --temperature 0.7
 generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
 generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
