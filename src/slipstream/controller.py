@@ -53,7 +53,7 @@ HOPE = 0.9
 MOST_LOOKED_AT = 64
 """Nodes of all requests up to which is seen whether any could pay."""
 
-HORIZON = 12
+HORIZON = 24
 """Tokens that an answer is taken to go on for when it begins, and one more with each that came: over so many is spread
 what a draft model takes to catch up with the text. Answers to long prompts are often short, or copied, which lookup
 shows within a few tokens."""

@@ -15,7 +15,7 @@ from slipstream.errors import OptionError
 from slipstream.files import read_record, write_record
 from slipstream.models.decoder import Decoder, Segment
 
-__all__ = ["CostCurve", "cached", "measure", "processor"]
+__all__ = ["ROWS", "CostCurve", "cached", "measure", "processor"]
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 """Where a curve is measured. A pass over more rows than the last is taken to go on with the same slope."""
@@ -94,17 +94,18 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def measure(model: Decoder) -> dict[int, float]:
+def measure(model: Decoder, most_logits: int = ROWS[-1]) -> dict[int, float]:
     """Seconds of a pass by its rows: takes three seconds for a model of 1.5 billion weights of 4 bits.
 
-    Noise is no great matter: what passes take is observed all the time afterwards.
+    Noise is no great matter: what passes take is observed all the time afterwards. most_logits: of how many rows logits
+    are wanted at most. A draft model scores a row of each request; further rows are text that it reads.
     """
     rows = [count for count in ROWS if count < model.config.context_length]
     cache = model.new_cache(max(rows))
     seconds: dict[int, float] = {}
     for count in rows * ROUNDS:
         started = time.perf_counter()
-        model.forward([Segment.chain(cache, [0] * count, num_logits=count)])
+        model.forward([Segment.chain(cache, [0] * count, num_logits=min(count, most_logits))])
         seconds[count] = min(seconds.get(count, inf), time.perf_counter() - started)
     return seconds
 

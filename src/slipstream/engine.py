@@ -534,19 +534,21 @@ class Engine:
         self._cost = self._cost_of(self.target)
         with_model = None
         if self._models.draft is not None:
-            with_model = ModelSource(self._drafter("draft_model"), self._cost_of(self._models.draft), catches_up=True)
+            draft_cost = self._cost_of(self._models.draft, most_logits=self.scheduler.max_batch_size)
+            with_model = ModelSource(self._drafter("draft_model"), draft_cost, catches_up=True)
         return Controller([self._drafter(name) for name in FREE], with_model, self._cost)
 
     @staticmethod
-    def _cost_of(model: Decoder) -> cost.CostCurve:
+    def _cost_of(model: Decoder, most_logits: int = cost.ROWS[-1]) -> cost.CostCurve:
         key = {
             **identity(model),
+            "most_logits": most_logits,
             "pass_bytes": model.pass_bytes,
             "isa": kernels.isa(),
             "threads": kernels.threads(),
             "processor": cost.processor(),
         }
-        return cost.cached(cache_directory(), key, lambda: cost.measure(model))
+        return cost.cached(cache_directory(), key, lambda: cost.measure(model, most_logits))
 
 
 def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
