@@ -376,7 +376,7 @@ def test_a_model_is_not_explored_where_it_cannot_pay(monkeypatch: pytest.MonkeyP
 def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, 0.01)
     source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.001, 2: 0.002}), catches_up=True)
-    auto = Controller([], source, CostCurve({1: 1.0, 2: 1.7}))
+    auto = Controller([], source, CostCurve({1: 1.0, 2: 1.8}))
     state = auto.start(history(1000))  # a second to read
     run(auto, [state], 90)
     assert source.drafter.asked == []
@@ -388,10 +388,18 @@ def test_a_long_prompt_is_read_once_the_answer_proves_long(monkeypatch: pytest.M
     clock(monkeypatch, 0.1)
     source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.1, 2: 0.11}), catches_up=True)
     auto = Controller([], source, CostCurve(FLAT))
-    state = auto.start(history(1600))  # reading takes as long as 16 plain tokens, and could spare 40% of each to come
-    run(auto, [state], 10)
+    state = auto.start(history(1600))  # reading takes as long as 16 plain tokens, and spares 40% of each to come
+    run(auto, [state], 30)
     assert source.drafter.asked == []
-    run(auto, [state], 20)
+    run(auto, [state], 30)
+    assert source.drafter.asked
+
+
+def test_a_short_prompt_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, 0.1)
+    source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.1, 2: 0.11}), catches_up=True)
+    auto = Controller([], source, CostCurve(FLAT))
+    run(auto, [auto.start(history(200))], 1)
     assert source.drafter.asked
 
 

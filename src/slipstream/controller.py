@@ -53,15 +53,21 @@ HOPE = 0.9
 MOST_LOOKED_AT = 64
 """Nodes of all requests up to which is seen whether any could pay."""
 
-HORIZON = 24
-"""Tokens that an answer is taken to go on for when it begins, and one more with each that came: over so many is spread
-what a draft model takes to catch up with the text. Answers to long prompts are often short, or copied, which lookup
-shows within a few tokens."""
+SOON_READ = 5.0
+"""A text is soon read that a draft model can catch up with in the time of so many plain passes."""
 
-UNKNOWN = 0.6
+HORIZON = 24
+"""An answer is taken to go on for as many tokens as came: over so many is spread what catching up takes, which is then
+paid for in vain once at most, as skis are bought once as much was spent on renting them. A text that is soon read isn't
+waited for: its answer counts for so many tokens more. Answers to long ones are often short, or copied."""
+
+UNKNOWN = 0.55
 """The chance that a model's guess is right, and that its draft goes on, before any was judged: a little less than what
-a draft model of a third of the target's size reaches on text of all kinds, since reading the prompt is paid for first.
-A lower one would leave it untried for most of an answer."""
+a draft model of a third of the target's size reaches on text of all kinds."""
+
+HOPED = 0.08
+"""So much more often than in all requests are a model's guesses taken to be right in a text that is soon read. Texts
+differ: in some it gains more than all requests tell, and in others it is asked no longer once it has been wrong."""
 
 
 def worth(seconds: Callable[[int], float], requests: int) -> float:
@@ -468,7 +474,11 @@ class Controller:
     ) -> tuple[list[int], int]:
         """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
         name = source.drafter.name
-        right = [self._share(state, (name, WHOLE), UNKNOWN) for state in states]
+        soon_read = [source.catch_up(state) < SOON_READ * target.seconds(0) for state in states]
+        right = [
+            self._share(state, (name, WHOLE), UNKNOWN) + HOPED * (soon and not state.read)
+            for state, soon in zip(states, soon_read, strict=True)
+        ]
         goes_on = [self._share(state, (name, GOES_ON), UNKNOWN) for state in states]
         chances = [[-minus_chance for minus_chance, _ in ranked] for ranked in free]
         copied = [chances[at][: len(nodes)] for at, nodes in enumerate(self._choose(free, target))]
@@ -478,7 +488,8 @@ class Controller:
         best_rate = GAIN * (target.requests + copied_tokens) / target.seconds(copied_rows)
         given_up = [gives * sum(shares) for shares in copied]
         left = [
-            min(HORIZON + state.history.position, state.history.limit - len(state.history.tokens)) for state in states
+            min(state.history.position + HORIZON * soon, state.history.limit - len(state.history.tokens))
+            for state, soon in zip(states, soon_read, strict=True)
         ]
         catch_ups = [source.catch_up(state) / max(1, count) for state, count in zip(states, left, strict=True)]
         best: tuple[list[int], int] = ([], 0)
