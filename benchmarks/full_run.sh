@@ -45,6 +45,8 @@ summaries=(--suite build/summarization.jsonl --limit 4 --max-tokens 96)
 grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
 generate bf16-summarization auto "${summaries[@]}" --dtype bf16
 generate q4_k_m-summarization-sampled auto "${summaries[@]}" --temperature 0.7
+grep '"category": "translation"' "$data/spec_bench.jsonl" >build/translation.jsonl # short answers: most are left out
+generate q4_k_m-translation-sampled auto --suite build/translation.jsonl --limit 20 --max-tokens 96 --temperature 0.7
 [ -e $results/generate-q4_k_m-alone.json ] ||
   $slipstream tune layer-skip --model "${pair[1]}" # so that the drafter layer_skip is at its best
 record generate-q4_k_m-alone $slipstream bench generate --model "${pair[1]}" "${suites[@]}" \

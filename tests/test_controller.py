@@ -401,6 +401,9 @@ def test_a_short_prompt_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     auto = Controller([], source, CostCurve(FLAT))
     run(auto, [auto.start(history(200))], 1)
     assert source.drafter.asked
+    source.drafter.asked.clear()
+    auto.propose([auto.start(history(200))], [16], requests=8)  # seven others would wait for it
+    assert source.drafter.asked == []
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=3), st.integers(1, 4))

@@ -54,7 +54,8 @@ MOST_LOOKED_AT = 64
 """Nodes of all requests up to which is seen whether any could pay."""
 
 SOON_READ = 5.0
-"""A text is soon read that a draft model can catch up with in the time of so many plain passes."""
+"""A text is soon read that a draft model can catch up with in the time of so many plain passes, as long as no other
+request waits: in a batch all do, and the time counts for each."""
 
 HORIZON = 24
 """An answer is taken to go on for as many tokens as came: over so many is spread what catching up takes, which is then
@@ -474,7 +475,8 @@ class Controller:
     ) -> tuple[list[int], int]:
         """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
         name = source.drafter.name
-        soon_read = [source.catch_up(state) < SOON_READ * target.seconds(0) for state in states]
+        at_most = SOON_READ * target.seconds(0) / target.requests
+        soon_read = [source.catch_up(state) < at_most for state in states]
         right = [
             self._share(state, (name, WHOLE), UNKNOWN) + HOPED * (soon and not state.read)
             for state, soon in zip(states, soon_read, strict=True)
