@@ -384,10 +384,16 @@ def test_a_long_unread_text_is_not_read_for_exploration(monkeypatch: pytest.Monk
     assert source.drafter.asked
 
 
-def test_a_long_prompt_is_read_once_the_answer_proves_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def reading_model(monkeypatch: pytest.MonkeyPatch) -> tuple[ModelSource, Controller]:
+    """A model that is always right and reads 100 tokens in the time of a plain one; its controller."""
     clock(monkeypatch, 0.1)
     source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.1, 2: 0.11}), catches_up=True)
     auto = Controller([], source, CostCurve(FLAT))
+    return source, auto
+
+
+def test_a_long_prompt_is_read_once_the_answer_proves_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, auto = reading_model(monkeypatch)
     state = auto.start(history(1600))  # reading takes as long as 16 plain tokens, and spares 40% of each to come
     run(auto, [state], 30)
     assert source.drafter.asked == []
@@ -396,9 +402,7 @@ def test_a_long_prompt_is_read_once_the_answer_proves_long(monkeypatch: pytest.M
 
 
 def test_a_short_prompt_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, 0.1)
-    source = ModelSource(Knowing([True] * 5000, name="model"), CostCurve({1: 0.1, 2: 0.11}), catches_up=True)
-    auto = Controller([], source, CostCurve(FLAT))
+    source, auto = reading_model(monkeypatch)
     run(auto, [auto.start(history(200))], 1)
     assert source.drafter.asked
     source.drafter.asked.clear()

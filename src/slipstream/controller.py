@@ -476,7 +476,8 @@ class Controller:
         """Which requests to ask the model for, and for how many tokens; none where free drafts promise more."""
         name = source.drafter.name
         at_most = SOON_READ * target.seconds(0) / target.requests
-        soon_read = [source.catch_up(state) < at_most for state in states]
+        reads = [source.catch_up(state) for state in states]
+        soon_read = [seconds < at_most for seconds in reads]
         right = [
             self._share(state, (name, WHOLE), UNKNOWN) + HOPED * (soon and not state.read)
             for state, soon in zip(states, soon_read, strict=True)
@@ -493,7 +494,7 @@ class Controller:
             min(state.history.position + HORIZON * soon, state.history.limit - len(state.history.tokens))
             for state, soon in zip(states, soon_read, strict=True)
         ]
-        catch_ups = [source.catch_up(state) / max(1, count) for state, count in zip(states, left, strict=True)]
+        catch_ups = [seconds / max(1, count) for seconds, count in zip(reads, left, strict=True)]
         best: tuple[list[int], int] = ([], 0)
         most = max(lengths)
         for length in range(min(LEAST_DRAFTED, most), min(MOST_DRAFTED, most) + 1):
