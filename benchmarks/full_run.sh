@@ -41,10 +41,10 @@ generate q4_k_m-sampled auto "${suites[@]}" --limit 4 --max-tokens 96 --temperat
 generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
 generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
 mkdir -p build
-summaries=(--suite build/summarization.jsonl --limit 4 --max-tokens 96)
-grep -m 20 '"category": "summarization"' "$data/spec_bench.jsonl" >build/summarization.jsonl
-generate bf16-summarization auto "${summaries[@]}" --dtype bf16
-generate q4_k_m-summarization-sampled auto "${summaries[@]}" --temperature 0.7
+grep -E '"category": "(summarization|extraction|rag)"' "$data/spec_bench.jsonl" >build/copying.jsonl
+copying=(--suite build/copying.jsonl --dtype bf16 --limit 4 --max-tokens 96)
+generate bf16-copying auto "${copying[@]}"
+generate bf16-copying-sampled auto "${copying[@]}" --temperature 0.7
 grep '"category": "translation"' "$data/spec_bench.jsonl" >build/translation.jsonl # short answers: most are left out
 generate q4_k_m-translation-sampled auto --suite build/translation.jsonl --limit 20 --max-tokens 96 --temperature 0.7
 [ -e $results/generate-q4_k_m-alone.json ] ||

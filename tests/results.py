@@ -99,6 +99,15 @@ def generate(**changes: Any) -> dict[str, Any]:
 
 def batch(**changes: Any) -> dict[str, Any]:
     gains = {"1": (1.42, 1.3), "2": (1.31, 1.22), "4": (1.12, 1.1), "8": (0.94, 1.0), "16": (0.71, 0.98)}
+
+    def figures(size: str, speedup: float) -> dict[str, Any]:
+        return {
+            "tokens_per_second": 10.0 * int(size) ** 0.8 * speedup,
+            "speedup": speedup,
+            "speedup_with_prefill": (1 + speedup) / 2,
+            "identical": True,
+        }
+
     return {
         "kind": "batch",
         "environment": environment(),
@@ -108,15 +117,7 @@ def batch(**changes: Any) -> dict[str, Any]:
         "num_speculative_tokens": 5,
         "suites": ["built_in"],
         "sizes": {
-            size: {
-                "null": {"tokens_per_second": 10.0 * int(size) ** 0.8, "speedup": 1.0, "identical": True},
-                "draft_model": {
-                    "tokens_per_second": 10.0 * int(size) ** 0.8 * fast,
-                    "speedup": fast,
-                    "identical": True,
-                },
-                "ngram": {"tokens_per_second": 10.0 * int(size) ** 0.8 * slow, "speedup": slow, "identical": True},
-            }
+            size: {"null": figures(size, 1.0), "draft_model": figures(size, fast), "ngram": figures(size, slow)}
             for size, (fast, slow) in gains.items()
         },
         **changes,

@@ -185,6 +185,18 @@ def test_strangers_in_one_batch(noisy: Engine) -> None:
         assert facts(together) == facts(noisy.generate(request.prompt, request.params, drafter="null"))
 
 
+def test_a_batch_streams_pass_by_pass(noisy: Engine) -> None:
+    requests = [Request(PROMPT[at:], SamplingParams(max_tokens=12 - at, seed=at, temperature=1.0)) for at in range(4)]
+    outputs: dict[int, list[StepOutput]] = {}
+    for added in noisy.stream_batch(requests):
+        ids = [output.request_id for output in added]
+        assert ids == sorted({*ids})
+        for output in added:
+            outputs.setdefault(output.request_id, []).append(output)
+    together = noisy.generate_batch(requests)
+    assert [facts(streamed(outputs[number])) for number in sorted(outputs)] == [*map(facts, together)]
+
+
 @pytest.mark.parametrize("end", ["token", "string", "length"])
 def test_every_end_in_a_block(engine: Engine, end: str) -> None:
     """Wherever a block is cut, ids, text, logprobs and usage are cut alike."""

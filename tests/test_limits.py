@@ -7,7 +7,7 @@ import pytest
 import tiny
 import zoo
 
-from slipstream import DRAFTER_NAMES, Engine, OptionError, SamplingParams
+from slipstream import DRAFTER_NAMES, Engine, OptionError, Request, SamplingParams
 
 PROMPT = "the thing in the hand: the thing in the"
 
@@ -162,12 +162,13 @@ def test_bad_parameters(field: str, value: object) -> None:
         SamplingParams(**{field: value})
 
 
-def test_an_abandoned_stream_ends_its_request(engine: Engine) -> None:
-    stream = engine.stream(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True))
-    next(stream)
-    stream.close()
-    assert not engine.scheduler.running
-    assert not engine.scheduler.waiting
+def test_an_abandoned_stream_ends_its_requests(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=50, ignore_eos=True)
+    for stream in (engine.stream(PROMPT, params), engine.stream_batch([Request(PROMPT, params), Request("a", params)])):
+        next(stream)
+        stream.close()
+        assert not engine.scheduler.running
+        assert not engine.scheduler.waiting
 
 
 def test_two_streams_at_once(engine: Engine) -> None:

@@ -3,9 +3,10 @@
 import secrets
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import closing
 from functools import cached_property
 from itertools import accumulate, count, pairwise
 from pathlib import Path
@@ -115,7 +116,7 @@ class Engine:
         self._models = models
         self._remember = remember
         self._ids = count()
-        self._inbox: dict[int, deque[StepOutput]] = defaultdict(deque)
+        self._inbox: dict[int, list[StepOutput]] = defaultdict(list)
         self._lock = threading.RLock()
         self.default_drafter = drafter
         self.default_num_speculative_tokens = _check_draft_length(num_speculative_tokens)
@@ -218,15 +219,11 @@ class Engine:
         Each completion has the same tokens as if its request had run alone. A request with n > 1 gives n of them, one
         after the other.
         """
-        sequences = [sequence for request in requests for sequence in self._sequences(request)]  # checks all first
-        try:
-            for sequence in sequences:
-                self._submit(sequence)
-            outputs = [output for sequence in sequences for output in self._outputs(sequence.request_id)]
-        finally:
-            for sequence in sequences:
-                self._forget(sequence.request_id)
-        return [output.completion for output in outputs if output.completion]
+        completions = {}
+        with closing(self.stream_batch(requests)) as passes:
+            for outputs in passes:
+                completions.update({output.request_id: output.completion for output in outputs if output.completion})
+        return [completions[request_id] for request_id in sorted(completions)]
 
     def stream(
         self,
@@ -241,25 +238,31 @@ class Engine:
         With n > 1, outputs of all n completions come as they are made, each with its `index`. The request is checked
         right away: OptionError comes from this call, not from the first output.
         """
-        sequences = self._sequences(Request(prompt, params, drafter, num_speculative_tokens))
+        passes = self.stream_batch([Request(prompt, params, drafter, num_speculative_tokens)])
 
         def outputs() -> Generator[StepOutput, None, None]:
+            with closing(passes):
+                for outputs in passes:
+                    yield from outputs
+
+        return outputs()
+
+    def stream_batch(self, requests: SequenceOf[Request]) -> Generator[list[StepOutput], None, None]:
+        """Completes several requests together, pass by pass: each item is what was added to those that got tokens, in
+        the order of their request_id, which is that of the requests. Otherwise as generate_batch and stream.
+        """
+        sequences = [sequence for request in requests for sequence in self._sequences(request)]  # checks all first
+
+        def passes() -> Generator[list[StepOutput], None, None]:
             try:
                 for sequence in sequences:
                     self._submit(sequence)
-                running = deque(self._outputs(sequence.request_id) for sequence in sequences)
-                while running:  # in turns
-                    output = next(running[0], None)
-                    if output is None:
-                        running.popleft()
-                    else:
-                        running.rotate(-1)
-                        yield output
+                yield from self._outputs([sequence.request_id for sequence in sequences])
             finally:
                 for sequence in sequences:
                     self._forget(sequence.request_id)
 
-        return outputs()
+        return passes()
 
     # The one path -----------------------------------------------------------------------------------------------
 
@@ -418,19 +421,19 @@ class Engine:
             else:  # max_tokens 0
                 self._inbox[sequence.request_id].append(self._output(sequence, NO_DRAFT, Verdict((), ())))
 
-    def _outputs(self, request_id: int) -> Iterator[StepOutput]:
-        """Steps the engine until this request is finished, and gives its outputs. Others' wait in their inbox."""
-        finished = False
-        while not finished:
+    def _outputs(self, request_ids: Iterable[int]) -> Iterator[list[StepOutput]]:
+        """Steps the engine until these requests are finished, and gives their outputs. Others' wait in their inbox."""
+        running = list(request_ids)
+        while running:
             with self._lock:
-                if not self._inbox[request_id]:
+                if not any(self._inbox[request_id] for request_id in running):
                     for output in self.step():
                         self._inbox[output.request_id].append(output)
-                ready = list(self._inbox[request_id])
-                self._inbox[request_id].clear()
-            for output in ready:
-                finished = output.completion is not None
-                yield output
+                ready = [output for request_id in running for output in self._inbox.pop(request_id, ())]
+            finished = {output.request_id for output in ready if output.completion}
+            running = [request_id for request_id in running if request_id not in finished]
+            if ready:
+                yield ready
 
     def _forget(self, request_id: int) -> None:
         with self._lock:

@@ -174,6 +174,9 @@ def test_a_batch_is_as_fast_as_its_passes(engine: Engine, prompts: list[SuitePro
         plain, ngram = (result["sizes"][str(size)][name] for name in ("null", "ngram"))
         assert plain["tokens_per_second"] == pytest.approx(size / pass_seconds(size), rel=0.01)
         assert ngram["speedup"] == pytest.approx(ngram["tokens_per_second"] / plain["tokens_per_second"])
+        prefill = pass_seconds(sum(len(engine.tokenizer.encode(str(prompts[at % 2].prompt))) for at in range(size)))
+        seconds = [prefill + 63 * size / figures["tokens_per_second"] for figures in (plain, ngram)]
+        assert ngram["speedup_with_prefill"] == pytest.approx(seconds[0] / seconds[1])
         assert plain["identical"] is ngram["identical"] is True
     assert result["sizes"]["4"]["ngram"]["speedup"] != 1
 
@@ -434,7 +437,7 @@ def test_batch_prints_its_record_and_a_table(bench: Any, tmp_path: Path) -> None
 
 
 def test_a_difference_ends_with_exit_code_1(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    generate, generate_batch = Engine.generate, Engine.generate_batch
+    generate, stream_batch = Engine.generate, Engine.stream_batch
 
     def tampered(completion: Completion) -> Completion:
         if completion.speculation.drafter != "ngram" or len(completion.token_ids) < 20:
@@ -448,7 +451,14 @@ def test_a_difference_ends_with_exit_code_1(bench: Any, monkeypatch: pytest.Monk
     assert figures["identical"] is False
     assert (figures["first_difference"]["prompt"], figures["first_difference"]["position"]) == (0, 5)
     monkeypatch.setattr(Engine, "generate", generate)
-    monkeypatch.setattr(Engine, "generate_batch", lambda *given: list(map(tampered, generate_batch(*given))))
+    monkeypatch.setattr(
+        Engine,
+        "stream_batch",
+        lambda *given: (
+            [replace(output, completion=output.completion and tampered(output.completion)) for output in outputs]
+            for outputs in stream_batch(*given)
+        ),
+    )
     outcome = bench("batch", "--sizes", "1", "--json")
     assert outcome.exit_code == 1
     assert json.loads(outcome.stdout)["sizes"]["1"]["ngram"]["identical"] is False

@@ -146,8 +146,8 @@ def bench_batch_command(
 ) -> None:
     """Time batches of prompts, in plain decoding and with each drafter in turns: where does drafting cease to pay?
 
-    Tokens a second are those of a batch's requests together, 64 tokens each, without their prefill: medians of five
-    repeats. Exit code 1 if any output differs from plain decoding's.
+    Tokens a second are those of a batch's requests together, 64 tokens each, once all of them have begun: medians of
+    five repeats. Exit code 1 if any output differs from plain decoding's.
     """
     _refuse_null(drafters)
     prompts = suite_prompts(suites, data)
@@ -222,7 +222,8 @@ def _amounts(record: dict[str, Any]) -> str:
 
 
 def _show_batch(record: dict[str, Any]) -> None:
-    rows = table(["Batch", "Drafter"], ["Tokens/s", "Speed-up", "Identical"], visible(record["model"]))
+    columns = ["Tokens/s", "Speed-up", "With prefill", "Identical"]
+    rows = table(["Batch", "Drafter"], columns, visible(record["model"]))
     for size, by_drafter in record["sizes"].items():
         for drafter, figures in by_drafter.items():
             plain = drafter == "null"
@@ -231,9 +232,10 @@ def _show_batch(record: dict[str, Any]) -> None:
                 "plain" if plain else drafter,
                 f"{figures['tokens_per_second']:.1f}",
                 "" if plain else speedup_text(figures["speedup"]),
+                "" if plain else speedup_text(figures["speedup_with_prefill"]),
                 "" if plain else verdict_text(figures["identical"]),
             )
-    _print(record, rows, "Tokens/s: of all requests of the batch together, without their prefill.")
+    _print(record, rows, "Tokens/s: of all requests of the batch together, once the last of them has begun.")
 
 
 def _print(record: dict[str, Any], rows: Table, closing: str) -> None:

@@ -240,16 +240,17 @@ def batch_section(result: Result) -> Section:
     drafters = list(dict.fromkeys(name for group in sizes.values() for name in group if name != "null"))
     header = ["Batch", "Plain, tokens/s"]
     for name in drafters:
-        header += [f"{name}, tokens/s", "Speed-up", "Identical"]
+        header += [f"{name}, tokens/s", "Speed-up", "With prefill", "Identical"]
     rows = []
     for size, group in sizes.items():
         row = [Cell(str(size)), Cell(number(group["null"]["tokens_per_second"], ".1f") if "null" in group else NOTHING)]
         for name in drafters:
             if name in group:
                 row.append(Cell(number(group[name]["tokens_per_second"], ".1f")))
-                row += [speedup_cell(group[name]["speedup"]), yes_or_no(group[name]["identical"])]
+                row += [speedup_cell(group[name][which]) for which in ("speedup", "speedup_with_prefill")]
+                row.append(yes_or_no(group[name]["identical"]))
             else:
-                row += [Cell(NOTHING)] * 3
+                row += [Cell(NOTHING)] * 4
         rows.append(row)
     curves = {
         name: [

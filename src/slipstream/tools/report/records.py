@@ -141,7 +141,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_speculative_tokens": _Maybe(_NUMBER),
         "suites": [_TEXT],
         "sizes": _Map(
-            _Map({"tokens_per_second": _NUMBER, "speedup": _Maybe(_NUMBER), "identical": _Maybe(_FLAG)}, _TEXT), _COUNT
+            _Map(
+                {
+                    "tokens_per_second": _NUMBER,
+                    "speedup": _Maybe(_NUMBER),
+                    "speedup_with_prefill": _Maybe(_NUMBER),
+                    "identical": _Maybe(_FLAG),
+                },
+                _TEXT,
+            ),
+            _COUNT,
         ),
     },
     "peers": {
