@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slipstream import controller as module
 from slipstream.controller import Controller, ModelSource
-from slipstream.cost import CostCurve
+from slipstream.cost import ROWS, CostCurve
 from slipstream.drafters import History
 from slipstream.types import ROOT, Draft
 
@@ -173,6 +173,18 @@ def test_nobody_is_asked_where_not_even_a_right_guess_pays() -> None:
     auto = Controller([source], None, CostCurve(STEEP))
     run(auto, started(auto, 8), 50)
     assert source.asked == []
+
+
+@given(
+    steps=st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9), requests=st.integers(1, 20), sunk=st.integers(0, 40)
+)
+def test_whether_any_draft_could_pay_shows_at_the_points_of_the_curve(
+    steps: list[float], requests: int, sunk: int
+) -> None:
+    target = module._Pass(
+        CostCurve(dict(zip(ROWS, (1 + sum(steps[:at]) for at in range(9)), strict=True))), requests, sunk
+    )
+    assert target.could_pay() == any(target.pays(nodes, nodes) for nodes in range(1, module.MOST_LOOKED_AT + 1))
 
 
 def test_drafts_that_give_less_than_they_promise_end() -> None:

@@ -110,6 +110,13 @@ class _Pass:
         plain = self.requests / self.seconds(0)
         return (self.requests + self.worth * tokens) / (self.seconds(nodes) + drafting) > GAIN * plain
 
+    def could_pay(self) -> bool:
+        """Whether any number of nodes would, if all of them were right. Between the curve's points tokens and seconds
+        are linear in nodes, and their ratio is greatest at one of the points."""
+        rows = self.requests + self.sunk
+        points = [point - rows for point in self.cost.rows if rows < point < rows + MOST_LOOKED_AT]
+        return any(self.pays(nodes, nodes) for nodes in (*points, MOST_LOOKED_AT))
+
 
 class _Luck:
     """How often guesses were right, by kind; the last `memory` of a kind count most. What is expected counts as `prior`
@@ -316,7 +323,7 @@ class Controller:
         plain = target.seconds(0)
         self._elapsed += plain
         # Where not even right guesses pay, there is nothing to look for.
-        if self._rest or not any(target.pays(nodes, nodes) for nodes in range(1, MOST_LOOKED_AT + 1)):
+        if self._rest or not target.could_pay():
             self._rest = max(0, self._rest - 1)
             for state in states:
                 state.expected = 0.0
@@ -441,10 +448,9 @@ class Controller:
                     state.draft_luck.fade((name, kind), len(state.history.tokens) - state.length)
         exploring = not asked
         if exploring:
-            if not source.could_pay(target, len(states)):
-                return False, {}, 0.0
             least, at = min((source.catch_up(state) + source.cost(1), at) for at, state in enumerate(states))
-            if self._explored + least > EXPLORATION * self._elapsed:
+            affordable = self._explored + least <= EXPLORATION * self._elapsed
+            if not affordable or not source.could_pay(target, len(states)):
                 return False, {}, 0.0
             asked, length = [at], 1
         wanted = [min(length, lengths[at]) for at in asked]

@@ -43,9 +43,10 @@ class CostCurve:
 
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """seconds: those of a pass, by its rows; at least one point."""
-        self._rows = sorted(seconds)
+        self.rows = sorted(seconds)
+        """The measured points."""
         # A pass over more rows isn't faster: where it was measured to be, the one over fewer was disturbed.
-        self._seconds = list(accumulate((seconds[rows] for rows in reversed(self._rows)), min))[::-1]
+        self._seconds = list(accumulate((seconds[rows] for rows in reversed(self.rows)), min))[::-1]
         self.level = 1.0
         """How many times as long as was measured passes take by now."""
         self._observed = 0  # passes
@@ -59,28 +60,28 @@ class CostCurve:
     def observe(self, rows: int, seconds: float) -> None:
         """Takes in what a pass over so many rows took. One far larger than was measured, as over a prompt, tells
         nothing of those that the curve is for."""
-        if rows > 2 * self._rows[-1]:
+        if rows > 2 * self.rows[-1]:
             return
         ratio = min(FARTHEST, max(1 / FARTHEST, seconds / self(rows)))
         self._observed += 1
         self.level *= ratio ** max(FORGET, 1 / (1 + self._observed))
-        after = bisect_left(self._rows, rows)
-        for point in {max(0, after - 1), min(after, len(self._rows) - 1)}:
-            near = 1 - min(1.0, abs(self._rows[point] - rows) / max(1.0, rows))
+        after = bisect_left(self.rows, rows)
+        for point in {max(0, after - 1), min(after, len(self.rows) - 1)}:
+            near = 1 - min(1.0, abs(self.rows[point] - rows) / max(1.0, rows))
             self._seconds[point] *= ratio ** (RESHAPE * near)
         self._seconds = list(accumulate(self._seconds, max))
         self._shape.clear()
 
     def points(self) -> dict[int, float]:
         """The measured points as they stand, seconds by rows."""
-        return {rows: seconds * self.level for rows, seconds in zip(self._rows, self._seconds, strict=True)}
+        return {rows: seconds * self.level for rows, seconds in zip(self.rows, self._seconds, strict=True)}
 
     def _interpolated(self, rows: int) -> float:
-        after = bisect_left(self._rows, rows)
-        if after == 0 or len(self._rows) == 1:
+        after = bisect_left(self.rows, rows)
+        if after == 0 or len(self.rows) == 1:
             return self._seconds[0]
-        after = min(after, len(self._rows) - 1)
-        left, right = self._rows[after - 1], self._rows[after]
+        after = min(after, len(self.rows) - 1)
+        left, right = self.rows[after - 1], self.rows[after]
         slope = (self._seconds[after] - self._seconds[after - 1]) / (right - left)
         return self._seconds[after - 1] + slope * (rows - left)
 
