@@ -104,6 +104,7 @@ def batch(**changes: Any) -> dict[str, Any]:
         return {
             "tokens_per_second": 10.0 * int(size) ** 0.8 * speedup,
             "speedup": speedup,
+            "speedup_quartiles": [speedup * 0.9, speedup * 1.1],
             "speedup_with_prefill": (1 + speedup) / 2,
             "identical": True,
         }

@@ -147,7 +147,7 @@ def bench_batch_command(
     """Time batches of prompts, in plain decoding and with each drafter in turns: where does drafting cease to pay?
 
     Tokens a second are those of a batch's requests together, 64 tokens each, once all of them have begun: medians of
-    five repeats. Exit code 1 if any output differs from plain decoding's.
+    nine repeats. Exit code 1 if any output differs from plain decoding's.
     """
     _refuse_null(drafters)
     prompts = suite_prompts(suites, data)
@@ -222,7 +222,7 @@ def _amounts(record: dict[str, Any]) -> str:
 
 
 def _show_batch(record: dict[str, Any]) -> None:
-    columns = ["Tokens/s", "Speed-up", "With prefill", "Identical"]
+    columns = ["Tokens/s", "Speed-up", "Quartiles", "With prefill", "Identical"]
     rows = table(["Batch", "Drafter"], columns, visible(record["model"]))
     for size, by_drafter in record["sizes"].items():
         for drafter, figures in by_drafter.items():
@@ -232,6 +232,7 @@ def _show_batch(record: dict[str, Any]) -> None:
                 "plain" if plain else drafter,
                 f"{figures['tokens_per_second']:.1f}",
                 "" if plain else speedup_text(figures["speedup"]),
+                "" if plain else _range(figures),
                 "" if plain else speedup_text(figures["speedup_with_prefill"]),
                 "" if plain else verdict_text(figures["identical"]),
             )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from slipstream.engine import Engine
 from slipstream.errors import OptionError
 from slipstream.tools.bench_generate import rotated, warm_up
@@ -17,7 +19,7 @@ from slipstream.types import Request, SamplingParams
 __all__ = ["SIZES", "bench_batch"]
 
 SIZES = (1, 2, 4, 8, 16)
-REPEATS = 5
+REPEATS = 9
 PARAMS = SamplingParams(max_tokens=64, ignore_eos=True)
 
 
@@ -47,8 +49,8 @@ def bench_batch(
     conditions  those before the engine was loaded
     tracking    is given the work as a sequence and iterates over it, to show progress
 
-    Returns {environment, sizes: {size: {drafter or "null": {tokens_per_second, speedup, speedup_with_prefill,
-    identical}}}}. Raises OptionError for a size that the engine doesn't run at once.
+    Returns {environment, sizes: {size: {drafter or "null": {tokens_per_second, speedup, speedup_quartiles,
+    speedup_with_prefill, identical}}}}. Raises OptionError for a size that the engine doesn't run at once.
     """
     most = engine.scheduler.max_batch_size
     for size in sizes:
@@ -66,10 +68,12 @@ def bench_batch(
     def rate(size: int, name: str, repeats: slice = slice(None)) -> float:
         return statistics.median(run.tokens_per_second for run in runs[size, name][repeats])
 
-    def speedups(size: int, name: str) -> dict[str, float]:
+    def speedups(size: int, name: str) -> dict[str, Any]:
         pairs = [*zip(runs[size, "null"], runs[size, name], strict=True)]
+        ratios = [run.tokens_per_second / plain.tokens_per_second for plain, run in pairs]
         return {
-            "speedup": statistics.median(run.tokens_per_second / plain.tokens_per_second for plain, run in pairs),
+            "speedup": statistics.median(ratios),
+            "speedup_quartiles": np.quantile(ratios, [0.25, 0.75]).tolist(),
             "speedup_with_prefill": statistics.median(plain.seconds / run.seconds for plain, run in pairs),
         }
 

@@ -201,7 +201,6 @@ def _every_figure(groups: Groups) -> Block:
     rows = []
     for category, group in groups.items():
         for name, figures in group.items():
-            quartiles = figures["speedup_quartiles"]
             rows.append(
                 [
                     Cell(category),
@@ -211,7 +210,7 @@ def _every_figure(groups: Groups) -> Block:
                     Cell(number(figures["tokens_per_second"], ".1f")),
                     Cell(number(figures["plain_tokens_per_second"], ".1f")),
                     speedup_cell(figures["speedup"]),
-                    Cell(f"{quartiles[0]:.2f} to {quartiles[1]:.2f}" if quartiles else NOTHING),
+                    _quartiles(figures),
                     speedup_cell(figures["speedup_with_prefill"]),
                     Cell(milliseconds(figures["time_to_first_token"])),
                     Cell(number(figures["acceptance_rate"], ".0%")),
@@ -223,6 +222,11 @@ def _every_figure(groups: Groups) -> Block:
         "Looped: outputs cut where they began to repeat themselves. Too short: prompts left out because that left too "
         "few tokens.",
     )
+
+
+def _quartiles(figures: Figures) -> Cell:
+    quartiles = figures["speedup_quartiles"]
+    return Cell(f"{quartiles[0]:.2f} to {quartiles[1]:.2f}" if quartiles else NOTHING)
 
 
 def _identical(figures: Figures) -> Cell:
@@ -240,17 +244,17 @@ def batch_section(result: Result) -> Section:
     drafters = list(dict.fromkeys(name for group in sizes.values() for name in group if name != "null"))
     header = ["Batch", "Plain, tokens/s"]
     for name in drafters:
-        header += [f"{name}, tokens/s", "Speed-up", "With prefill", "Identical"]
+        header += [f"{name}, tokens/s", "Speed-up", "Quartiles", "With prefill", "Identical"]
     rows = []
     for size, group in sizes.items():
         row = [Cell(str(size)), Cell(number(group["null"]["tokens_per_second"], ".1f") if "null" in group else NOTHING)]
         for name in drafters:
             if name in group:
                 row.append(Cell(number(group[name]["tokens_per_second"], ".1f")))
-                row += [speedup_cell(group[name][which]) for which in ("speedup", "speedup_with_prefill")]
-                row.append(yes_or_no(group[name]["identical"]))
+                row += [speedup_cell(group[name]["speedup"]), _quartiles(group[name])]
+                row += [speedup_cell(group[name]["speedup_with_prefill"]), yes_or_no(group[name]["identical"])]
             else:
-                row += [Cell(NOTHING)] * 4
+                row += [Cell(NOTHING)] * 5
         rows.append(row)
     curves = {
         name: [

@@ -145,6 +145,7 @@ KINDS: dict[str, dict[str, Any]] = {
                 {
                     "tokens_per_second": _NUMBER,
                     "speedup": _Maybe(_NUMBER),
+                    "speedup_quartiles": _Maybe(_QUARTILES),
                     "speedup_with_prefill": _Maybe(_NUMBER),
                     "identical": _Maybe(_FLAG),
                 },
