@@ -307,7 +307,8 @@ def batch_section(result: Result) -> Section:
 
 
 def _label(data: Figures) -> str:
-    return ", ".join([data["model"], data["dtype"], *([] if data["draft_model"] else [_draft_model(data)])])
+    parts = [data["model"], data["dtype"], *([] if data["draft_model"] else [_draft_model(data)])]
+    return ", ".join([*parts, *(data["suites"] if len(data["suites"]) == 1 else [])])
 
 
 def _models_and_suites(data: Figures) -> str:
