@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures all that docs/results.md shows, one thing after the other, and writes it anew: two and a half hours on two cores.
+# Measures all that docs/results.md shows, one thing after the other, and writes it anew: three hours on two cores.
 #
 #     benchmarks/full_run.sh DIR     DIR holds spec_bench.jsonl and human_eval.jsonl
 #
