@@ -221,8 +221,8 @@ class Engine:
         """
         completions = {}
         with closing(self.stream_batch(requests)) as passes:
-            for outputs in passes:
-                completions.update({output.request_id: output.completion for output in outputs if output.completion})
+            for added in passes:
+                completions.update({output.request_id: output.completion for output in added if output.completion})
         return [completions[request_id] for request_id in sorted(completions)]
 
     def stream(
@@ -242,8 +242,8 @@ class Engine:
 
         def outputs() -> Generator[StepOutput, None, None]:
             with closing(passes):
-                for outputs in passes:
-                    yield from outputs
+                for added in passes:
+                    yield from added
 
         return outputs()
 
@@ -421,12 +421,11 @@ class Engine:
             else:  # max_tokens 0
                 self._inbox[sequence.request_id].append(self._output(sequence, NO_DRAFT, Verdict((), ())))
 
-    def _outputs(self, request_ids: Iterable[int]) -> Iterator[list[StepOutput]]:
+    def _outputs(self, running: list[int]) -> Iterator[list[StepOutput]]:
         """Steps the engine until these requests are finished, and gives their outputs. Others' wait in their inbox."""
-        running = list(request_ids)
         while running:
             with self._lock:
-                if not any(self._inbox[request_id] for request_id in running):
+                if self._inbox.keys().isdisjoint(running):
                     for output in self.step():
                         self._inbox[output.request_id].append(output)
                 ready = [output for request_id in running for output in self._inbox.pop(request_id, ())]

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from slipstream.engine import Engine
 from slipstream.errors import OptionError
-from slipstream.tools.bench_generate import rotated, warm_up
+from slipstream.tools.bench_generate import quartiles, rotated, warm_up
 from slipstream.tools.conditions import Conditions
 from slipstream.tools.suites import SuitePrompt, mixed, suite_ids
+from slipstream.tools.tally import rate_ratio
 from slipstream.types import Request, SamplingParams
 
 __all__ = ["SIZES", "bench_batch"]
@@ -70,11 +69,13 @@ def bench_batch(
 
     def speedups(size: int, name: str) -> dict[str, Any]:
         pairs = [*zip(runs[size, "null"], runs[size, name], strict=True)]
-        ratios = [run.tokens_per_second / plain.tokens_per_second for plain, run in pairs]
+        lower, median, upper = quartiles(
+            [rate_ratio(run.tokens_per_second, plain.tokens_per_second) for plain, run in pairs]
+        )
         return {
-            "speedup": statistics.median(ratios),
-            "speedup_quartiles": np.quantile(ratios, [0.25, 0.75]).tolist(),
-            "speedup_with_prefill": statistics.median(plain.seconds / run.seconds for plain, run in pairs),
+            "speedup": median,
+            "speedup_quartiles": [lower, upper],
+            "speedup_with_prefill": quartiles([rate_ratio(plain.seconds, run.seconds) for plain, run in pairs])[1],
         }
 
     def identical(size: int, name: str) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "cost_curve",
     "decode_in_turns",
     "loop_start",
+    "quartiles",
     "rotated",
     "warm_up",
 ]
@@ -194,11 +195,11 @@ def _figures(drafter: str, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
             speedups.append(rate_ratio(got.timing.tokens_per_second, expected.timing.tokens_per_second))
         speedups_with_prefill.append(rate_ratio(_seconds(expected), _seconds(got)))
         first_tokens.append(got.timing.prefill_seconds)
-    lower, median, upper = _quartiles(speedups)
+    lower, median, upper = quartiles(speedups)
     return {
         "speedup": median,
         "speedup_quartiles": [lower, upper] if speedups else None,
-        "speedup_with_prefill": _quartiles(speedups_with_prefill)[1],
+        "speedup_with_prefill": quartiles(speedups_with_prefill)[1],
         "prompts": len(timed),
         "looped": sum(outcome.looped for outcome in outcomes),
         "too_short": len(outcomes) - len(timed),
@@ -207,7 +208,7 @@ def _figures(drafter: str, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
         "acceptance_by_position": list(drafted.stats.acceptance_by_position),
         "tokens_per_second": drafted.tokens_per_second,
         "plain_tokens_per_second": plain.tokens_per_second,
-        "time_to_first_token": _quartiles(first_tokens)[1],
+        "time_to_first_token": quartiles(first_tokens)[1],
         "identical": drafted.difference is None,
         "first_difference": asdict(drafted.difference) if drafted.difference else None,
         "completion_tokens": drafted.completion_tokens,
@@ -218,12 +219,12 @@ def _seconds(completion: Completion) -> float:
     return completion.timing.prefill_seconds + completion.timing.decode_seconds
 
 
-def _quartiles(values: Sequence[float]) -> list[float] | list[None]:
+def quartiles(values: Sequence[float]) -> list[float] | list[None]:
     """The lower quartile, the median and the upper quartile; Nones without values."""
     if not values:
         return [None] * 3
-    quartiles: list[float] = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-    return quartiles
+    found: list[float] = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    return found
 
 
 def _record(outcome: _Outcome) -> dict[str, Any]:
