@@ -10,7 +10,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
 NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
 
-.PHONY: help demo test test-transformers test-qwen sanitize results lint types imports format native constraints clean
+.PHONY: help demo test test-transformers test-qwen test-tokenizers sanitize results lint types imports format native constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
@@ -20,13 +20,16 @@ demo: $(VENV)/installed ## install into .venv, fetch the default model and show 
 	@$(BIN)/slipstream demo
 
 test: $(VENV)/installed-dev ## run the tests
-	@$(BIN)/python -m pytest -m 'not transformers and not qwen'
+	@$(BIN)/python -m pytest -m 'not transformers and not qwen and not tokenizers'
 
 test-transformers: $(VENV)/installed-transformers ## compare logits with transformers (installs torch, once)
 	@$(BIN)/python -m pytest -m transformers
 
 test-qwen: $(VENV)/installed-dev ## run the tests that need the Qwen2.5-Coder pair
 	@$(BIN)/python -m pytest -m qwen -rs
+
+test-tokenizers: $(VENV)/installed-dev ## run the tests that fetch published models' tokenizers
+	@$(BIN)/python -m pytest -m tokenizers -rs
 
 # `python -S` leaves out the hook of the editable installation, so that the package comes from build/sanitize.
 sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and undefined-behaviour sanitizers

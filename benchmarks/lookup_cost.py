@@ -64,7 +64,7 @@ def standard_library(engine: Engine, count: int) -> list[int]:
     """So many tokens of its source files, one after the other by name."""
     tokens: list[int] = []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        tokens += engine.tokenizer.encode_part(path.read_text(errors="replace"))
+        tokens += engine.tokenizer.spell(path.read_text(errors="replace"))
         if len(tokens) >= count:
             break
     return tokens[:count]

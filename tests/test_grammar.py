@@ -5,10 +5,15 @@ import random
 import re
 from pathlib import Path
 
+import gguf_files
 import numpy as np
 import pytest
 import tiny
+import tokenizers
 import zoo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from slipstream import DRAFTER_NAMES, DRAFTERS, Engine, SamplingParams
 from slipstream.grammar import Grammar
@@ -160,3 +165,109 @@ class TestSmolLM2:
             assert completion.token_ids == plain.token_ids
             assert completion.logprobs == plain.logprobs
             assert completion.speculation.target_passes < plain.speculation.target_passes
+
+
+# --- tokenizers that change a text before they split it ---------------------------------------------------------------
+
+
+def prefixed() -> tokenizers.Tokenizer:
+    """Llama 2's kind: a space before every text."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *SPELLED, *"yesnofaltru{}:,1", "▁"]
+    made = tokenizers.Tokenizer(
+        models.BPE(
+            {piece: number for number, piece in enumerate(pieces)},
+            [("▁", "y"), ("▁", "n")],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return made
+
+
+def metaspaced() -> tokenizers.Tokenizer:
+    """The same, as newer files write it."""
+    made = prefixed()
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    return made
+
+
+def normalising() -> tokenizers.Tokenizer:
+    """Qwen's kind: NFC."""
+    made = tiny.tokenizer()
+    made.normalizer = normalizers.NFC()
+    return made
+
+
+def spaced() -> tokenizers.Tokenizer:
+    made = tiny.tokenizer()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return made
+
+
+SPELLED = ["▁y", "▁n"]
+TOKENIZERS = {"prefixed": prefixed, "metaspaced": metaspaced, "normalising": normalising, "spaced": spaced}
+
+
+@pytest.fixture(scope="module", params=[*TOKENIZERS, "gguf"])
+def changing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """An engine whose tokenizer changes texts."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "gguf":
+        made = prefixed()
+        tokens = sorted(vocabulary := made.get_vocab(), key=vocabulary.__getitem__)
+        kinds = [gguf_files.UNKNOWN, gguf_files.CONTROL, gguf_files.CONTROL, *[gguf_files.BYTE] * 256]
+        kinds += [gguf_files.NORMAL] * (len(tokens) - len(kinds))
+        scores = [-float(rank) for rank in range(len(tokens))]
+        values = gguf_files.sentence_piece_metadata(tokens, scores, kinds)
+        return Engine.load(gguf_files.with_tokenizer(folder / "m.gguf", values))
+    made = TOKENIZERS[request.param]()
+    ends = made.token_to_id("</s>") or made.token_to_id("<|endoftext|>")
+    path = tiny.make(folder / "m", vocab_size=made.get_vocab_size(), eos_token_id=ends)
+    made.save(str(path / "tokenizer.json"))
+    return Engine.load(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"regex": "(yes|no)"}, {"yes", "no"}),
+        ({"json_schema": {"type": "boolean"}}, {"true", "false"}),
+        ({"json_schema": {"enum": ["yes", "no"]}}, {'"yes"', '"no"'}),
+        (
+            {
+                "json_schema": {
+                    "type": "object",
+                    "properties": {"a": {"const": "yes"}},
+                    "required": ["a"],
+                    "additionalProperties": False,
+                }
+            },
+            {'{"a": "yes"}'},
+        ),
+        ({"json_schema": {"enum": ["cafe\u0301"]}}, {'"cafe\u0301"'}),
+        ({"regex": "\u212b|\u1112\u1161\u11ab"}, {"\u212b", "\u1112\u1161\u11ab"}),  # an Ångström sign; Hangul jamo
+        ({"regex": "x<\\|im_end\\|>"}, {"x<|im_end|>"}),
+        ({"json_schema": {"const": "</s>"}}, {'"</s>"'}),
+        ({"regex": " yes  no"}, {" yes  no"}),
+        ({"regex": "\u2581"}, {"\u2581"}),
+    ],
+)
+def test_any_tokenizer_writes_what_the_grammar_says(
+    changing: Engine, options: dict[str, object], texts: set[str]
+) -> None:
+    for drafter in ("null", "auto"):
+        answer = changing.generate("a", SamplingParams(max_tokens=60, **options), drafter=drafter)
+        assert answer.text in texts
+        assert answer.finish_reason == "stop"
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
+def test_any_text_can_be_dictated(changing: Engine, text: str) -> None:
+    answer = changing.generate("a", SamplingParams(max_tokens=200, regex=re.escape(text)), drafter="null")
+    assert (answer.text, answer.finish_reason) == (text, "stop")

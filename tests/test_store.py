@@ -273,7 +273,7 @@ def test_a_folder(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert store.left_out == (large,)
     assert calls[0] == ("reading texts", 0, 6)
     assert calls[-1] == ("reading texts", 6, 6)
-    expected = [*tokenizer.encode_part("print('the hand')"), -1, *tokenizer.encode_part("the thing in the hand"), -1]
+    expected = [*tokenizer.spell("print('the hand')"), -1, *tokenizer.spell("the thing in the hand"), -1]
     assert texts_of(store, tmp_path) == expected
 
 
@@ -282,7 +282,7 @@ def test_a_folder_that_is_too_large_or_no_use(tmp_path: Path, tokenizer: Tokeniz
         (tmp_path / name).write_text("xyz")
     for max_tokens in (8, 9, 11):
         store = Store.from_folder(tmp_path, tokenizer, max_tokens=max_tokens)
-        assert texts_of(store, tmp_path.parent) == [*tokenizer.encode_part("xyz"), -1] * 2
+        assert texts_of(store, tmp_path.parent) == [*tokenizer.spell("xyz"), -1] * 2
         assert store.left_out == (tmp_path / "c",)
     with pytest.raises(OptionError, match="missing can't be read"):
         Store.from_folder(tmp_path / "missing", tokenizer)

@@ -109,7 +109,6 @@ def test_each_text_begins_as_its_tokenizer_wants_it() -> None:
         ("", "a日本".encode()[:-1], [b"a", b"\xe6", b"\x97", b"\xa5"]),  # whole characters
         ("the", b"", []),
         ("the<|im_end|>", b"the", [b"the"]),
-        ("a", b"a<|im_end|>b", [b"a"]),  # a control token is never drafted
         ("a", b"\xff", None),
         ("a", b"a\xe6a", None),
     ],
@@ -117,6 +116,13 @@ def test_each_text_begins_as_its_tokenizer_wants_it() -> None:
 def test_drafted_text(before: str, drafted: bytes, expected: list[bytes] | None) -> None:
     tokens = BOTH.to_target(TARGET.encode(before), drafted)
     assert expected == (None if tokens is None else [TARGET.token_bytes(token) for token in tokens])
+
+
+def test_a_control_tokens_name_is_drafted_as_text() -> None:
+    tokens = BOTH.to_target(TARGET.encode("a"), b"a<|im_end|>b")
+    assert tokens is not None
+    assert TARGET.decode(tokens) == "a<|im_end|>b"
+    assert not TARGET.control_token_ids & set(tokens)
 
 
 def test_drafted_text_inside_a_character() -> None:
@@ -142,7 +148,7 @@ def sentence_piece() -> Tokenizer:
 
 def test_no_space_in_the_middle_of_a_text() -> None:
     spaced = sentence_piece()
-    assert spaced.decode(spaced.encode_part("the")) == " the"
+    assert spaced.decode(spaced.encode("the")) == " the"
     transcript = Transcript(Translator(TARGET, spaced))
     tokens = TARGET.encode("and the\nthe thing 😀" * 3)
     for end in range(len(tokens) + 1):

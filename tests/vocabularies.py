@@ -6,6 +6,7 @@ import tiny
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from slipstream.models.encoders import HuggingFaceEncoder
 from slipstream.models.tokenizer import Tokenizer
 
 OTHER = (" in", "he", "hi", "nd", " a", "the", "日", "😀")
@@ -32,7 +33,8 @@ def byte_level(pieces: Sequence[str | bytes], special: Sequence[str] = tiny.SPEC
 
 def ours(backend: tokenizers.Tokenizer, bos: str | None = None) -> Tokenizer:
     bos_token_id = None if bos is None else backend.token_to_id(bos)
-    return Tokenizer(backend, backend.get_vocab(), bos_token_id=bos_token_id, eos_token_ids=(), chat_template=None)
+    encoder = HuggingFaceEncoder(backend)
+    return Tokenizer(encoder, backend.get_vocab(), bos_token_id=bos_token_id, eos_token_ids=(), chat_template=None)
 
 
 def _bytes() -> dict[str, int]:

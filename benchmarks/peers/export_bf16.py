@@ -21,6 +21,7 @@ from slipstream import kernels
 from slipstream.errors import ModelError
 from slipstream.models.checkpoint import Checkpoint, open_checkpoint
 from slipstream.models.config import ModelConfig
+from slipstream.models.encoders import HuggingFaceEncoder
 from slipstream.models.gguf_file import read_header
 from slipstream.models.tensors import expected_tensors
 
@@ -109,7 +110,10 @@ def _write_weights(checkpoint: Checkpoint, file: BinaryIO) -> None:
 
 def _write_tokenizer(checkpoint: Checkpoint, directory: Path) -> None:
     metadata = read_header(checkpoint.files[0]).metadata
-    (directory / "tokenizer.json").write_text(checkpoint.tokenizer()._backend.to_str(), "utf-8")
+    encoder = checkpoint.tokenizer().encoder
+    if not isinstance(encoder, HuggingFaceEncoder):
+        raise ModelError(f"{checkpoint.files[0]}: its SentencePiece tokenizer can't be exported as tokenizer.json")
+    (directory / "tokenizer.json").write_text(encoder.backend.to_str(), "utf-8")
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     tokens = metadata["tokenizer.ggml.tokens"]
     for role in ("bos", "eos"):

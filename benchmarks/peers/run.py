@@ -352,7 +352,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     tokenizer = checkpoint.tokenizer()
     if options.data:
         prompts = read_prompts(tokenizer, options.data, options.categories, options.limit)
-        eos = sorted({*checkpoint.config.eos_token_ids, *tokenizer.eos_token_ids})
+        eos = sorted(tokenizer.eos_token_ids)
         work = Work(prompts, options.max_tokens, eos)
     else:
         work = Work(made_up(options.made_up, options.limit, tokenizer.vocab_size), options.max_tokens, [], cut=False)

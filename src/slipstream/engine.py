@@ -109,7 +109,7 @@ class Engine:
         self.draft_model = models.draft
         self.config = models.target.config
         self.tokenizer = models.tokenizer
-        self.eos_token_ids = frozenset((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids))
+        self.eos_token_ids = frozenset(self.tokenizer.eos_token_ids)
         self.scheduler = Scheduler(max_batch_size)
         self._drafters: dict[str, Drafter] = {}
         self._cost: cost.CostCurve | None = None  # of the target's passes, once the controller wants to know
@@ -194,6 +194,12 @@ class Engine:
     def store(self) -> Store | None:
         """The texts that lookup draws on besides a request's own; None without a corpus or a memory."""
         return self._models.store
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know of how the target's and the draft model's files were read, a sentence each."""
+        draft = self._models.draft_tokenizer
+        return (*self.tokenizer.remarks, *(f"draft model: {remark}" for remark in (draft.remarks if draft else ())))
 
     @property
     def drafter_names(self) -> tuple[str, ...]:
@@ -507,7 +513,7 @@ class Engine:
     @cached_property
     def _grammars(self) -> GrammarCompiler:
         controls = self.tokenizer.control_token_ids | self.eos_token_ids
-        return GrammarCompiler(self._vocabulary, controls, self.eos_token_ids, self.tokenizer.encode_part)
+        return GrammarCompiler(self._vocabulary, controls, self.eos_token_ids, self.tokenizer.spell)
 
     def _check_ids(self, what: str, token_ids: Iterable[int]) -> None:
         for token in token_ids:
@@ -583,7 +589,7 @@ def _shortlist(config: ModelConfig, tokenizer: Tokenizer) -> NDArray[np.int64] |
     """The tokens that a draft model may guess: the SHORTLIST commonest, and those that end or structure a text."""
     if config.vocab_size <= SHORTLIST:
         return None
-    special = (*tokenizer.control_token_ids, *tokenizer.eos_token_ids, *config.eos_token_ids)
+    special = (*tokenizer.control_token_ids, *tokenizer.eos_token_ids)
     return np.array(sorted({*range(SHORTLIST), *special}))
 
 

@@ -88,7 +88,7 @@ class GrammarCompiler:
         eos_ids: Collection[int],
         encode: Callable[[str], list[int]],
     ) -> None:
-        """encode: text to tokens, nothing around them."""
+        """encode: text to the tokens that spell exactly it."""
         self._vocabulary = vocabulary
         self._control_ids = control_ids
         self._eos_ids = sorted(eos_ids)

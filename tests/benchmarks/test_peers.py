@@ -17,7 +17,7 @@ from slipstream.tools import conditions
 from slipstream.tools.report import read_results
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
-sys.path += [str(PEERS), str(Path(__file__).parents[1] / "models")]
+sys.path.append(str(PEERS))
 
 import export_bf16  # noqa: E402
 import gguf_files  # noqa: E402

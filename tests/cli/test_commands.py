@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields, replace
 
 import click
+import gguf_files
 import pytest
 import results
 
@@ -415,6 +416,15 @@ def test_the_demo_says_in_words_what_happened():
     assert not any(word in in_words([ask]) for word in ("faster", "difference", "again"))
     assert "run this again" in in_words([outcome("Ask", 10.0, 12.0, 1.0)])  # one token a pass can't be that much faster
     assert "differ for: Edit" in in_words([outcome("Edit", 10.0, 21.0, 2.5, identical=False)])
+
+
+def test_what_was_read_otherwise_than_the_file_says_is_told(run, tmp_path):
+    values = gguf_files.byte_level_metadata()
+    values["tokenizer.ggml.token_type"] = [gguf_files.NORMAL] * len(values["tokenizer.ggml.tokens"])
+    path = gguf_files.with_tokenizer(tmp_path / "m.gguf", values)
+    code, _, err = run("generate", "hi", "--model", path, "--max-tokens", 2)
+    assert code == 0
+    assert err.startswith("slipstream: note: the file calls <|endoftext|>, <|im_start|>, <|im_end|> text")
 
 
 # models ---------------------------------------------------------------------------------------------------------------

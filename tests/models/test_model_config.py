@@ -121,7 +121,8 @@ def test_defaults_of_files_that_leave_things_out() -> None:
 
 def test_end_of_sequence_tokens() -> None:
     assert read(eos_token_id=[3, 4]).eos_token_ids == (3, 4)
-    assert read(generation={"eos_token_id": 9}).eos_token_ids == (9,)
+    assert read(generation={"eos_token_id": 9}).eos_token_ids == (9, 261)
+    assert read(generation={"eos_token_id": [261, 9]}).eos_token_ids == (261, 9)
     assert read(generation={"eos_token_id": None}).eos_token_ids == (261,)
 
 

@@ -104,11 +104,11 @@ def test_tables_of_old_files_are_passed_over(model: Path) -> None:
     assert "model.layers.0.self_attn.rotary_emb.inv_freq" not in open_checkpoint(model)
 
 
-def test_generation_config_says_what_ends_a_completion(model: Path) -> None:
+def test_both_configurations_say_what_ends_a_completion(model: Path) -> None:
     assert open_checkpoint(model).config.eos_token_ids == (261,)
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [262, 263, 262]}))
     checkpoint = open_checkpoint(model)
-    assert checkpoint.config.eos_token_ids == checkpoint.tokenizer().eos_token_ids == (262, 263)
+    assert checkpoint.config.eos_token_ids == checkpoint.tokenizer().eos_token_ids == (262, 263, 261)
 
 
 def test_name_is_that_of_the_directory(model: Path) -> None:

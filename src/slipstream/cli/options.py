@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slipstream import DEFAULT_MODEL, DRAFTER_NAMES, DTYPES, Engine, SamplingParams
-from slipstream.cli.render import loading
+from slipstream.cli.render import loading, visible
 from slipstream.errors import OptionError
 from slipstream.tools.suites import SUITES, check_text, decode
 
@@ -186,6 +186,8 @@ class EngineOptions:
                 remember=self.remember or False,
                 progress=progress,
             )
+        for remark in engine.remarks:
+            click.echo(f"slipstream: note: {visible(remark)}", err=True)
         if self.remember is not None and engine.store is not None:
             # However the command ends: what was answered by then is kept.
             click.get_current_context().call_on_close(partial(engine.store.save, self.remember))

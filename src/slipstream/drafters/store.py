@@ -152,7 +152,7 @@ class Store:
                     progress("reading texts", done, len(paths))
                 if not is_full and path.stat().st_size <= MAX_FILE_BYTES:
                     text = _text(path.read_bytes())
-                    tokens = tokenizer.encode_part(text) if text else []
+                    tokens = tokenizer.spell(text) if text else []
                     is_full = len(store) + len(tokens) + 1 > NUM_SEGMENTS * store._segment_tokens
                     if not is_full:
                         if tokens:

@@ -11,7 +11,7 @@ simpler and guesses less: what a vocabulary has for code, such as "):" with its 
 
 import codecs
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from slipstream.errors import ModelError
 from slipstream.models.tokenizer import Tokenizer
@@ -32,30 +32,28 @@ class Translator:
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self.target = target
         self.draft = draft
-        self._to_target = _encoder(target, "the model's")
-        self._to_draft = _encoder(draft, "the draft model's")
+        _check_spelling(target, "the model's")
+        _check_spelling(draft, "the draft model's")
+        self._controls = {draft.token_string(token): token for token in draft.control_token_ids}
 
-    def to_draft(self, text: str) -> list[int]:
-        """A part of the text in the draft model's tokens. Control tokens that both know by one name are recognised."""
-        return self._to_draft(text)
+    def control_to_draft(self, token: int) -> list[int]:
+        """One of the target's control tokens as the draft model reads it: its own of the same name, or the name as
+        text."""
+        name = self.target.token_string(token) or ""
+        return [self._controls[name]] if name in self._controls else self.draft.spell(name)
 
     def to_target(self, before: Sequence[int], drafted: bytes) -> list[int] | None:
-        """Drafted text as the target would write it behind the tokens before it: control tokens and what follows them
-        left out, and so is an incomplete character at the end. None where the bytes are no text."""
+        """Drafted text as the target would write it behind the tokens before it, without an incomplete character at its
+        end. None where the bytes are no text."""
         context = self._context(before)
         tokens = self._encoded(b"".join(map(self.target.token_bytes, context)) + drafted)
         if tokens is not None and tokens[: len(context)] == context:
-            tokens = tokens[len(context) :]
-        else:  # together they would be written otherwise than what is committed
-            tokens = self._encoded(drafted)
-        if tokens is None:
-            return None
-        controls = self.target.control_token_ids
-        return tokens[: next((at for at, token in enumerate(tokens) if token in controls), None)]
+            return tokens[len(context) :]
+        return self._encoded(drafted)  # together they would be written otherwise than what is committed
 
     def _encoded(self, text: bytes) -> list[int] | None:
         try:
-            return self._to_target(codecs.utf_8_decode(text, "strict", False)[0])  # as far as characters are complete
+            return self.target.spell(codecs.utf_8_decode(text, "strict", False)[0])  # as far as characters are complete
         except UnicodeDecodeError:
             return None
 
@@ -97,7 +95,7 @@ class Transcript:
         for token in text[self._taken :]:
             if token in target.control_token_ids:
                 unchanged = min(unchanged, self._append(b"".join(part), final=True))
-                self.tokens += self._translator.to_draft(target.token_string(token) or "")
+                self.tokens += self._translator.control_to_draft(token)
                 self._settled = len(self.tokens)
                 part = []
             else:
@@ -116,27 +114,17 @@ class Transcript:
         seam = max(self._settled, len(self.tokens) - SEAM)
         while seam > self._settled and _continues(draft.token_bytes(self.tokens[seam])):
             seam -= 1
-        self.tokens[seam:] = self._translator.to_draft(draft.decode(self.tokens[seam:]) + characters)
+        self.tokens[seam:] = draft.spell(draft.decode(self.tokens[seam:]) + characters)
         return seam
 
 
-def _encoder(tokenizer: Tokenizer, whose: str) -> Callable[[str], list[int]]:
-    """Encodes parts from the middle of a text: without the space that some tokenizers put before what they get."""
+def _check_spelling(tokenizer: Tokenizer, whose: str) -> None:
     for character in string.ascii_letters + string.digits + string.punctuation + " \n":
-        if character not in tokenizer.decode(tokenizer.encode_part(character)):
+        if tokenizer.decode(tokenizer.spell(character)) != character:
             raise ModelError(
                 f"{whose} tokenizer can't spell {character!r}, so texts can't be translated between it and the other "
                 f"one: use a draft model of the same family"
             )
-    if tokenizer.decode(tokenizer.encode_part("a")) == "a":
-        return tokenizer.encode_part
-    line_end = tokenizer.encode_part("\n")  # that space, and a token that nothing merges with
-
-    def encode(text: str) -> list[int]:
-        tokens = tokenizer.encode_part("\n" + text)
-        return tokens[len(line_end) :] if tokens[: len(line_end)] == line_end else tokenizer.encode_part(text)
-
-    return encode
 
 
 def _opening(tokenizer: Tokenizer) -> list[int]:

@@ -66,7 +66,8 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> "ModelConfig":
-        """Reads config.json as transformers 4 or 5 writes it. generation_config's end-of-sequence tokens come first."""
+        """Reads config.json as transformers 4 or 5 writes it. The end-of-sequence tokens are those of either file,
+        generation_config's first."""
         return _from_hf(_Settings("config.json", config), generation_config)
 
     @classmethod
@@ -173,9 +174,11 @@ def _from_hf(settings: _Settings, generation_config: Mapping[str, Any] | None) -
     rope.refuse("partial_rotary_factor", "rotating a part of each head", (None, 1))
     frequencies, attention_factor, context_length = _rope(rope, head_dim, context_length)
 
-    eos = (generation_config or {}).get("eos_token_id")
-    if eos is None:
-        eos = settings.values.get("eos_token_id")
+    eos = [
+        token_id
+        for values in (generation_config or {}, settings.values)
+        for token_id in _token_ids("eos_token_id", values.get("eos_token_id"))
+    ]
     bos = settings.values.get("bos_token_id")
     return _finish(
         settings,
@@ -326,7 +329,7 @@ def _from_gguf(
         frequencies = frequencies / rope_factors
 
     bos = settings.values.get("tokenizer.ggml.bos_token_id")
-    eos = [settings.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    eos = [settings.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     return _finish(
         settings,
         ModelConfig(

@@ -1,7 +1,8 @@
 """The tokenizer of a GGUF file, rebuilt from its metadata so that it encodes as the original does."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -10,12 +11,27 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from slipstream.errors import ModelError
 from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.config import ModelConfig
+from slipstream.models.encoders import HuggingFaceEncoder, SentencePieceEncoder
+from slipstream.models.end_tokens import WELL_KNOWN
 from slipstream.models.tokenizer import Tokenizer, add_around
 
 __all__ = ["tokenizer_from_gguf"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
-_SPACE = "▁"
+
+# What begins a turn or a text; what ends one is in end_tokens.
+_WELL_KNOWN_STARTS = (
+    "<|im_start|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<start_of_turn>",
+    "<bos>",
+    "<s>",
+    "[INST]",
+    "[/INST]",
+)
+_CONTROL_SHAPE = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>").fullmatch
 
 # How the published tokenizers split text before merging (facts from their tokenizer.json files).
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -122,31 +138,50 @@ class _Rebuilder:
 
     def tokenizer(self) -> Tokenizer:
         kind = self.metadata.get("tokenizer.ggml.model")
-        if kind == "gpt2":
-            backend, adds_bos = self._byte_level()
-        elif kind == "llama":
-            backend, adds_bos = self._sentence_piece(), True
-        else:
+        if kind not in ("gpt2", "llama"):
             raise ModelError(
                 f"tokenizer.ggml.model = {kind!r:.40}: this kind of tokenizer isn't supported; gpt2 and llama are"
             )
-        self._add_tokens(backend)
-        bos = self.config.bos_token_id if self._flag("add_bos_token", adds_bos) else None
-        eos = self.metadata.get("tokenizer.ggml.eos_token_id") if self._flag("add_eos_token", False) else None
-        if bos is not None or eos is not None:
-            add_around(backend, bos, eos)
         template = self.metadata.get("tokenizer.chat_template")
+        names = {f"{role}_token": self._string_of(role) for role in ("bos", "eos")}
+        merges = self._merges() if kind == "gpt2" else []
+        mistyped = self._mistyped_controls(template, {left + right for left, right in merges})
+        for token_id in mistyped:
+            self.types[token_id] = _CONTROL
         return Tokenizer(
-            backend,
+            self._byte_level(merges) if kind == "gpt2" else self._sentence_piece(),
             self.vocabulary,
             bos_token_id=self.config.bos_token_id,
             eos_token_ids=self.config.eos_token_ids,
-            chat_template=None
-            if template is None
-            else ChatTemplate(template, {f"{role}_token": self._string_of(role) for role in ("bos", "eos")}),
+            chat_template=None if template is None else ChatTemplate(template, names),
+            remarks=[_remark([self.strings[token_id] for token_id in mistyped])] if mistyped else [],
         )
 
-    def _byte_level(self) -> tuple[tokenizers.Tokenizer, bool]:
+    def _mistyped_controls(self, template: object, merged: Set[str]) -> list[int]:
+        """The tokens that the file calls text, or unused, and that are control tokens by their well-known names, or by
+        what the chat template writes. No token that merges lead to is one: it is a piece of text."""
+        written = template if isinstance(template, str) else ""
+        return [
+            token_id
+            for string, token_id in self.vocabulary.items()
+            if self.types[token_id] in (_NORMAL, _UNUSED)
+            and string not in merged
+            and (string in WELL_KNOWN or string in _WELL_KNOWN_STARTS or (_CONTROL_SHAPE(string) and string in written))
+        ]
+
+    def _around(self, adds_bos: bool) -> tuple[int | None, int | None]:
+        """The tokens that are put before and after every text. adds_bos: whether BOS is, unless the file says so."""
+        bos = self.config.bos_token_id if self._flag("add_bos_token", adds_bos) else None
+        eos = self.metadata.get("tokenizer.ggml.eos_token_id") if self._flag("add_eos_token", False) else None
+        return bos, eos
+
+    def _merges(self) -> list[tuple[str, str]]:
+        merges = [merge.split(" ") for merge in self._strings("merges")]
+        if wrong := [merge for merge in merges if len(merge) != 2]:
+            raise ModelError(f"merge {' '.join(wrong[0])!r:.40} of the tokenizer isn't a pair: the file is damaged")
+        return [(left, right) for left, right in merges]
+
+    def _byte_level(self, merges: list[tuple[str, str]]) -> HuggingFaceEncoder:
         name = self.metadata.get("tokenizer.ggml.pre")
         splittings = _SMOLLM3_SPLITTINGS if self.config.architecture == "smollm3" else _SPLITTINGS
         if name not in splittings:
@@ -155,9 +190,6 @@ class _Rebuilder:
                 f"exactly; known are {', '.join(splittings)}: use the model's safetensors directory instead"
             )
         splitting = splittings[name]
-        merges: list[Any] = [tuple(merge.split(" ")) for merge in self._strings("merges")]
-        if wrong := [merge for merge in merges if len(merge) != 2]:
-            raise ModelError(f"merge {' '.join(wrong[0])!r:.40} of the tokenizer isn't a pair: the file is damaged")
         try:
             backend = tokenizers.Tokenizer(
                 models.BPE(vocab=self.vocabulary, merges=merges, ignore_merges=splitting.ignore_merges)
@@ -168,42 +200,7 @@ class _Rebuilder:
             backend.normalizer = normalizers.NFC()
         backend.pre_tokenizer = splitting.make()
         backend.decoder = decoders.ByteLevel()
-        return backend, splitting.adds_bos
-
-    def _sentence_piece(self) -> tokenizers.Tokenizer:
-        """SentencePiece's BPE: of all neighbours that make a piece, the best-scored piece is merged first."""
-        for name in ("remove_extra_whitespaces", "precompiled_charsmap"):
-            if self.metadata.get(f"tokenizer.ggml.{name}"):
-                raise ModelError(f"tokenizer.ggml.{name}: this way of normalising text isn't supported")
-        scores = self._list("scores", float)
-        if len(scores) != len(self.strings):
-            raise ModelError(f"the tokenizer has {len(self.strings)} tokens and {len(scores)} scores")
-        pieces = {string: i for string, i in self.vocabulary.items() if self.types[i] in (_NORMAL, _USER_DEFINED)}
-        merges = []
-        for piece, token_id in pieces.items():
-            for cut in range(1, len(piece)):
-                left, right = pieces.get(piece[:cut]), pieces.get(piece[cut:])
-                if left is not None and right is not None:
-                    merges.append((-scores[token_id], left, right))
-        merges.sort()
-        unknown = next((string for string, i in self.vocabulary.items() if self.types[i] == _UNKNOWN), None)
-        backend = tokenizers.Tokenizer(
-            models.BPE(
-                vocab=self.vocabulary,
-                merges=[(self.strings[left], self.strings[right]) for _, left, right in merges],
-                unk_token=unknown,
-                fuse_unk=True,
-                byte_fallback=True,
-            )
-        )
-        replace = normalizers.Replace(" ", _SPACE)
-        prefixed = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
-        backend.normalizer = prefixed if self._flag("add_space_prefix", True) else replace
-        backend.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-        return backend
-
-    def _add_tokens(self, backend: tokenizers.Tokenizer) -> None:
-        """Control and user-defined tokens are found in the text before anything else is done with it."""
+        # Control and user-defined tokens are found in the text before anything else is done with it.
         for kinds, special in (((_CONTROL, _UNKNOWN), True), ((_USER_DEFINED,), False)):
             added = [
                 AddedToken(self.strings[token_id], special=special, normalized=False)
@@ -211,3 +208,37 @@ class _Rebuilder:
                 if kind in kinds
             ]
             backend.add_tokens(added)
+        bos, eos = self._around(splitting.adds_bos)
+        if bos is not None or eos is not None:
+            add_around(backend, bos, eos)
+        return HuggingFaceEncoder(backend)
+
+    def _sentence_piece(self) -> SentencePieceEncoder:
+        scores = self._list("scores", float)
+        if len(scores) != len(self.strings):
+            raise ModelError(f"the tokenizer has {len(self.strings)} tokens and {len(scores)} scores")
+        made_of_pieces = [
+            score
+            for string, score, kind in zip(self.strings, scores, self.types, strict=True)
+            if kind == _NORMAL and len(string) > 1
+        ]
+        if len(made_of_pieces) > 1 and len(set(made_of_pieces)) == 1:
+            raise ModelError(
+                f"all tokens of the tokenizer have the score {made_of_pieces[0]:g}: the file has lost the order in "
+                f"which the original merges them: use another GGUF file or the model's safetensors directory"
+            )
+        charsmap = self.metadata.get("tokenizer.ggml.precompiled_charsmap") or []
+        bos, eos = self._around(adds_bos=True)
+        return SentencePieceEncoder(
+            list(zip(self.strings, scores, self.types, strict=True)),
+            add_space_prefix=self._flag("add_space_prefix", True),
+            remove_extra_whitespaces=self._flag("remove_extra_whitespaces", False),
+            precompiled_charsmap=bytes(value & 0xFF for value in charsmap),
+            before=[] if bos is None else [bos],
+            after=[] if eos is None else [eos],
+        )
+
+
+def _remark(names: list[str]) -> str:
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return f"the file calls {shown} text; read as control tokens, which the names and the chat template say they are"

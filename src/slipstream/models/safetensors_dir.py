@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from slipstream.errors import ModelError
 from slipstream.models.chat_template import ChatTemplate
 from slipstream.models.config import ModelConfig
+from slipstream.models.encoders import HuggingFaceEncoder
 from slipstream.models.tensors import Tensor, byte_size, check_tensors, map_file
 from slipstream.models.tokenizer import Tokenizer, add_around
 
@@ -86,10 +87,10 @@ class SafetensorsCheckpoint:
         template = self._chat_template(settings)
         try:
             tokenizer = Tokenizer(
-                backend,
+                HuggingFaceEncoder(backend),
                 backend.get_vocab(with_added_tokens=True),
                 bos_token_id=self.config.bos_token_id,
-                eos_token_ids=self.config.eos_token_ids,
+                eos_token_ids=self._eos_token_ids(backend, special["eos_token"]),
                 chat_template=None if template is None else ChatTemplate(template, special),
             )
         except ModelError as error:
@@ -100,6 +101,11 @@ class SafetensorsCheckpoint:
                 f"rows: they don't belong together"
             )
         return tokenizer
+
+    def _eos_token_ids(self, backend: tokenizers.Tokenizer, eos_token: str | None) -> tuple[int, ...]:
+        """Those of config.json and generation_config.json, and the one of tokenizer_config.json."""
+        named = None if eos_token is None else backend.token_to_id(eos_token)
+        return tuple(dict.fromkeys((*self.config.eos_token_ids, *([] if named is None else [named]))))
 
     def _chat_template(self, settings: dict[str, Any]) -> str | None:
         file = self._directory / "chat_template.jinja"

@@ -1,52 +1,51 @@
 """Text to token ids and back, exactly as the model's own tokenizer does it."""
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import tokenizers
 from tokenizers import processors
 
 from slipstream.errors import ModelError, OptionError
 from slipstream.models.chat_template import ChatTemplate
+from slipstream.models.encoders import Encoder
+from slipstream.models.end_tokens import Source, end_tokens
 from slipstream.types import Message
 
 __all__ = ["Tokenizer", "add_around"]
-
-_SPACE = "▁"  # what SentencePiece writes for a space
 
 
 class Tokenizer:
     """A vocabulary with its rules.
 
     vocab_size     number of token ids that the tokenizer knows, which may be below the model's padded number
+    encoder        what does the work
     bos_token_id   what encode() puts first where the model's own configuration says so
-    eos_token_ids  the tokens that end a completion
+    end_tokens     the tokens that end a completion, with who says so
+    remarks        what the user should know of how the model's files were read, a sentence each
     """
 
     def __init__(
         self,
-        backend: tokenizers.Tokenizer,
+        encoder: Encoder,
         vocabulary: Mapping[str, int],
         *,
         bos_token_id: int | None,
-        eos_token_ids: tuple[int, ...],
+        eos_token_ids: Sequence[int],
         chat_template: ChatTemplate | None,
+        remarks: Sequence[str] = (),
     ) -> None:
-        """backend does the work; vocabulary is all its tokens, added ones included. Raises ModelError where backend's
-        decoder is of a kind whose tokens don't each stand for fixed bytes."""
+        """vocabulary is all tokens, added ones included; eos_token_ids are those that the model's settings name."""
         self.bos_token_id = bos_token_id
-        self.eos_token_ids = eos_token_ids
-        self._backend = backend
+        self.remarks = tuple(remarks)
+        self.encoder = encoder
         self._chat_template = chat_template
-        self._to_bytes = _bytes_of(backend)
         self._strings: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
         for string, token_id in vocabulary.items():
             self._strings[token_id] = string
-        added = backend.get_added_tokens_decoder()
-        self._control = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
+        controls = {string: token_id for string, token_id in vocabulary.items() if token_id in self.control_token_ids}
+        self.end_tokens: dict[int, Source] = end_tokens(eos_token_ids, controls, chat_template)
 
     @property
     def vocab_size(self) -> int:
@@ -55,29 +54,60 @@ class Tokenizer:
     @property
     def control_token_ids(self) -> frozenset[int]:
         """The tokens that have a meaning instead of a text."""
-        return self._control
+        return self.encoder.control_token_ids
 
     @property
-    def has_chat_template(self) -> bool:
-        return self._chat_template is not None
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a completion; those that the model's settings name come first."""
+        return tuple(self.end_tokens)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of text. Special tokens written in it are recognised. Raises OptionError for text that isn't
         valid Unicode."""
-        return self._encode(text, add_special_tokens=True)
+        return self._encode(text, around=True)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins, by the model's own chat template.
         Raises ModelError where there is no template or it refuses the messages."""
         if self._chat_template is None:
             raise ModelError("this model has no chat template: give it plain text instead of messages (--raw)")
-        return self._encode(self._chat_template.render(messages), add_special_tokens=False)
+        return self._encode(self._chat_template.render(messages), around=False)
 
-    def encode_part(self, text: str) -> list[int]:
-        """The token ids of a part of a text: nothing is put before or after it."""
-        return self._encode(text, add_special_tokens=False)
+    def spell(self, text: str) -> list[int]:
+        """Token ids of exactly these characters, as they may stand in the middle of an output: without the space that
+        some tokenizers put before a text, without normalisation, and control tokens' names as text. Bytes that no
+        token has are left out."""
+        tokens = self.encoder.spell(text)
+        data = text.encode("utf-8")
+        return tokens if b"".join(map(self.token_bytes, tokens)) == data else self._spell_greedily(data)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _spell_greedily(self, data: bytes) -> list[int]:
+        """Always the longest token that comes next."""
+        tokens, at = [], 0
+        while at < len(data):
+            ends = range(min(len(data), at + self._longest), at, -1)
+            end = next((end for end in ends if data[at:end] in self._token_of), None)
+            if end is None:
+                at += 1
+            else:
+                tokens.append(self._token_of[data[at:end]])
+                at = end
+        return tokens
+
+    @cached_property
+    def _token_of(self) -> dict[bytes, int]:
+        """Of each text that a token has, the first token that has it."""
+        known: dict[bytes, int] = {}
+        for token_id in range(self.vocab_size):
+            known.setdefault(self.token_bytes(token_id), token_id)
+        known.pop(b"", None)
+        return known
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._token_of), default=0)
+
+    def _encode(self, text: str, around: bool) -> list[int]:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -85,14 +115,15 @@ class Tokenizer:
                 f"the prompt isn't valid Unicode: character {error.start} is {text[error.start]!r}, half of a "
                 f"surrogate pair: remove it"
             ) from None
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return self.encoder.encode(text, around=around)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token adds to the text; none for a control token or an id that stands for nothing."""
         known = self._bytes.get(token_id)
         if known is None:
             string = self.token_string(token_id)
-            known = b"" if string is None or token_id in self._control else self._to_bytes(string)
+            is_text = string is not None and token_id not in self.control_token_ids
+            known = self.encoder.to_bytes(string) if string is not None and is_text else b""
             self._bytes[token_id] = known
         return known
 
@@ -123,39 +154,3 @@ def add_around(backend: tokenizers.Tokenizer, bos_token_id: int | None, eos_toke
         single=[name for name, token_id in pieces if name == "$A" or token_id is not None],
         special_tokens=[(name, token_id) for name, token_id in pieces if token_id is not None],
     )
-
-
-def _bytes_of(backend: tokenizers.Tokenizer) -> Callable[[str], bytes]:
-    """How a token's string becomes its bytes, from the kind of decoder."""
-    decoder: dict[str, Any] = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": "nothing"}
-    kinds = [part["type"] for part in decoder.get("decoders", [decoder])]
-    if kinds == ["ByteLevel"]:
-        return _byte_level
-    if kinds and set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"} and "Replace" in kinds:
-        replaced = [(part["pattern"], part["content"]) for part in decoder["decoders"] if part["type"] == "Replace"]
-        if replaced == [({"String": _SPACE}, " ")]:
-            return _sentence_piece
-    raise ModelError(f"a tokenizer that decodes by {', '.join(kinds)} isn't supported; ByteLevel and ByteFallback are")
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's characters for the 256 bytes: printable Latin-1 stands for itself, the others follow from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()
-
-
-def _byte_level(string: str) -> bytes:
-    try:
-        return bytes([_BYTE_OF[character] for character in string])
-    except KeyError:  # an added token, written as itself
-        return string.encode("utf-8")
-
-
-def _sentence_piece(string: str) -> bytes:
-    if re.fullmatch("<0x[0-9A-Fa-f]{2}>", string):
-        return bytes([int(string[3:5], 16)])
-    return string.replace(_SPACE, " ").encode("utf-8")

@@ -8,6 +8,9 @@ import gguf
 import tiny
 from numpy.typing import NDArray
 
+from slipstream.models.checkpoint import open_checkpoint
+from slipstream.models.tokenizer import Tokenizer
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _NAMES = {
@@ -75,6 +78,36 @@ def byte_level_metadata(pre: str = "gpt-2") -> dict[str, Any]:
         "tokenizer.ggml.eos_token_id": vocabulary["<|endoftext|>"],
         "tokenizer.chat_template": tiny.TEMPLATE,
     }
+
+
+def sentence_piece_metadata(
+    tokens: list[str], scores: list[float], kinds: list[int], **metadata: Any
+) -> dict[str, Any]:
+    """Metadata for a SentencePiece model whose tokens 1 and 2 begin and end a text."""
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        **metadata,
+    }
+
+
+def tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a tiny file with this tokenizer's metadata."""
+    return open_checkpoint(with_tokenizer(path, metadata)).tokenizer()
+
+
+def with_tokenizer(path: Path, metadata: Mapping[str, Any], **overrides: Any) -> Path:
+    """A tiny Llama's file with this tokenizer's metadata."""
+    settings = tiny.config(
+        "llama", **{"num_hidden_layers": 1, "vocab_size": len(metadata["tokenizer.ggml.tokens"])} | overrides
+    )
+    tensors = {gguf_name(name): tensor for name, tensor in tiny.weights(settings, 0).items()}
+    return write(path, model_metadata(settings) | dict(metadata), tensors)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
