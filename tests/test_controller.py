@@ -4,7 +4,7 @@ Time is that of a cost curve and texts are made up, so nothing here depends on t
 """
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import count, product
 from typing import ClassVar
 
 import numpy as np
@@ -261,8 +261,8 @@ def model_source(knows: Sequence[bool], seconds: float) -> ModelSource:
 
 def clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Makes every draft pass take so long, as the controller measures it."""
-    ticks = iter(np.arange(0, 1e6, seconds))
-    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(ticks)))
+    ticks = count(0.0, seconds)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
 
 
 def test_a_model_drafts_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:

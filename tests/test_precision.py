@@ -10,11 +10,12 @@ import pytest
 import tiny
 from numpy.typing import NDArray
 
+from slipstream.cli.prompts import BUILT_IN
 from slipstream.models.checkpoint import Checkpoint, open_checkpoint
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.models.tensors import BLOCKS, Tensor
 
-TEXT = Path(__file__).parent.parent.joinpath("README.md").read_text()
+TEXT = "\n\n".join(prompt.text for prompt in reversed(BUILT_IN))
 QUANTISED = tuple(name for name in BLOCKS if name.startswith("Q"))
 
 
@@ -28,6 +29,7 @@ class Requantised:
     def __post_init__(self) -> None:
         self.name, self.config, self.files = self.checkpoint.name, self.checkpoint.config, self.checkpoint.files
         self.kind = gguf.GGMLQuantizationType[self.type]
+        self._made: dict[str, Tensor] = {}  # quantising takes longer than the passes
 
     def __contains__(self, name: object) -> bool:
         return name in self.checkpoint
@@ -36,6 +38,11 @@ class Requantised:
         return self.checkpoint.tokenizer()
 
     def tensor(self, name: str) -> Tensor:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Tensor:
         tensor = self.checkpoint.tensor(name)
         if len(tensor.shape) == 1:
             return tensor
