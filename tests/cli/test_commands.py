@@ -19,7 +19,7 @@ from slipstream.cli import cli, main
 from slipstream.cli.demo import PARAMS, Outcome, in_words
 from slipstream.cli.options import EngineOptions
 from slipstream.cli.prompts import BUILT_IN
-from slipstream.tools import bench_kernels
+from slipstream.tools import bench_batch, bench_kernels
 from slipstream.tools.suites import as_prompt
 from slipstream.types import Completion, SpeculationStats, Timing, Usage
 
@@ -493,7 +493,8 @@ def test_examples_in_help_run(line, run, monkeypatch, tmp_path, tiny_path):
     results.write(tmp_path, results=results.generate())
     engine = Engine.load(tiny_path)
     monkeypatch.setattr(EngineOptions, "load", lambda options: engine)
-    monkeypatch.setattr(bench_kernels, "uncached_footprint", lambda: 1 << 25)  # figures aside, it does the same
+    monkeypatch.setattr(bench_kernels, "uncached_footprint", lambda: 1 << 25)  # but for the figures, all is the same
+    monkeypatch.setattr(bench_batch, "REPEATS", 2)
     before, _, command = line.rpartition("slipstream ")
     feed = before.strip().removesuffix("|")
     stdin = subprocess.run(["sh", "-c", feed], capture_output=True, check=True).stdout if feed else b""
