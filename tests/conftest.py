@@ -1,5 +1,6 @@
 """Models that many tests share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import tiny
 from slipstream import DEFAULT_MODEL, Engine, engine, profile
 from slipstream.drafters import draft_model
 from slipstream.models.checkpoint import open_checkpoint
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> None:
+    """Ctrl-C works here and in the commands that tests start: a shell's background jobs inherit that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
