@@ -15,12 +15,14 @@ import pytest
 import results
 
 from slipstream import DRAFTERS, Engine, SamplingParams
-from slipstream.cli import cli, main
+from slipstream.cli import bench_generate, cli, main
 from slipstream.cli.demo import PARAMS, Outcome, in_words
 from slipstream.cli.options import EngineOptions
 from slipstream.cli.prompts import BUILT_IN
+from slipstream.scheduler import Scheduler
 from slipstream.tools import bench_batch, bench_kernels
-from slipstream.tools.suites import as_prompt
+from slipstream.tools.conditions import Conditions
+from slipstream.tools.prompt_files import as_prompt
 from slipstream.types import Completion, SpeculationStats, Timing, Usage
 
 COMMANDS = dict(cli.commands)
@@ -597,6 +599,40 @@ def test_bad_models_and_requests_are_one_line(run, tiny, tiny_path):
     expect_error(tiny("generate", "hi", "--regex", "("), "regex is '('")
     expect_error(tiny("generate", "hi", "--logit-bias", "9999=1"), "logit_bias has token id 9999")
     expect_error(tiny("chat", stdin=b"ab\xff\n"), "UTF-8")
+
+
+@pytest.fixture(scope="module")
+def tiny_engine(tiny_path):
+    return Engine.load(tiny_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare --prompts",
+        "audit --prompts",
+        "tune drafters --prompts",
+        "tune layer-skip --prompts",
+        "bench generate --suite",
+        "bench batch --sizes 2 --suite",
+    ],
+)
+def test_a_prompt_that_is_too_long_is_named_before_anything_runs(command, run, monkeypatch, tmp_path, tiny_engine):
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "hi"}) + "\n\n" + json.dumps({"prompt": "x" * 1100}))
+    monkeypatch.setattr(EngineOptions, "load", lambda options: tiny_engine)
+    monkeypatch.setattr(Conditions, "now", lambda: Conditions(0.0, 20.0))
+    monkeypatch.setattr(bench_generate, "cost_curve", lambda model, progress: [])
+    monkeypatch.setattr(Scheduler, "add", None)  # no request runs
+    expect_error(
+        run(*command.split(), tmp_path / "prompts.jsonl"), f"{tmp_path}/prompts.jsonl, line 3: the prompt has 11"
+    )
+
+
+def test_a_prompt_with_turns_cannot_be_sent_as_text(run, tmp_path):
+    messages = [{"role": "user", "content": "hi"}] * 2
+    (tmp_path / "prompts.json").write_text(json.dumps(["hi", {"messages": messages}], indent=1))
+    load = ("bench", "load", "--url", "http://127.0.0.1:1", "--api", "completions", "--prompts")
+    expect_error(run(*load, tmp_path / "prompts.json"), "prompts.json, line 3: it has several messages")
 
 
 def test_every_drafter_can_be_chosen():

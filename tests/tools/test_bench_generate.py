@@ -102,7 +102,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture(scope="module")
 def prompts() -> list[SuitePrompt]:
-    return [SuitePrompt("tales", index, text) for index, text in enumerate(["the thing in the hand", "an island"])]
+    return [
+        SuitePrompt(text, "a test", "tales", index) for index, text in enumerate(["the thing in the hand", "an island"])
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +239,7 @@ def script() -> Script:
 
 def scripted(script: Script, *prompts: tuple[str, str], **options: Any) -> dict[str, Any]:
     """Runs the benchmark on (category, prompt) pairs."""
-    suite = [SuitePrompt(category, index, prompt) for index, (category, prompt) in enumerate(prompts)]
+    suite = [SuitePrompt(prompt, "a test", category, index) for index, (category, prompt) in enumerate(prompts)]
     params = SamplingParams(max_tokens=40)
     return bench_generate(script, suite, ["fast", "slow"], params, QUIET, **options)  # type: ignore[arg-type]
 
@@ -308,8 +310,8 @@ def test_the_speedup_is_the_median_over_prompts(script: Script, monkeypatch: pyt
 
 
 def test_a_prompt_without_room_is_named(engine: Engine) -> None:
-    with pytest.raises(OptionError, match="prompt 8 of tales: the prompt has"):
-        bench_generate(engine, [SuitePrompt("tales", 7, "x" * 600)], [], HOT, QUIET)
+    with pytest.raises(OptionError, match=r"tales\.txt, line 8: the prompt has"):
+        bench_generate(engine, [SuitePrompt("x" * 600, "tales.txt, line 8", "tales", 7)], [], HOT, QUIET)
 
 
 # Noise ----------------------------------------------------------------------------------------------------------------

@@ -16,11 +16,12 @@ from slipstream.profile import Profile, key, profile_path, read_profile
 from slipstream.tools import conditions as conditions_module
 from slipstream.tools import tune_drafters as module
 from slipstream.tools.conditions import Conditions
+from slipstream.tools.prompt_files import SourcedPrompt
 from slipstream.tools.tune_drafters import LENGTHS, Figures, choose, tune_drafters, why
 from slipstream.types import Completion, SpeculationStats, Timing
 
 QUIET = Conditions(0.0, 20.0)
-PROMPTS = ["the thing in the hand", "an island"]
+PROMPTS = [SourcedPrompt("the thing in the hand", "line 1"), SourcedPrompt("an island", "line 2")]
 SHORT = SamplingParams(max_tokens=4)
 AUTO = Profile("auto", None)
 

@@ -16,10 +16,12 @@ from slipstream.sampling import Sampler
 from slipstream.tools import conditions
 from slipstream.tools import tune_layer_skip as module
 from slipstream.tools.conditions import Conditions
+from slipstream.tools.prompt_files import SourcedPrompt
 from slipstream.tools.tune_layer_skip import MOST_DRAFTED, Costs, Estimate, Trials, search, tune_layer_skip
 from slipstream.types import Prompt
 
-PROMPTS = ["the thing in the hand: the thing in the", "an island", "a"]
+TEXTS = ["the thing in the hand: the thing in the", "an island", "a"]
+PROMPTS = [SourcedPrompt(text, "a test") for text in TEXTS]
 COSTS = Costs(passes=[8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0], one_layer=3.0)  # of a model of 6 layers: 1 each
 
 CONDITIONS = Conditions(processors_in_use=0.0, read_bandwidth=10.0)
@@ -44,7 +46,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answered(engine: Engine, max_tokens: int = 40) -> tuple[list[list[int]], list[list[int]]]:
     params = SamplingParams(max_tokens=max_tokens)
-    prompts = [engine.tokenizer.encode(prompt) for prompt in PROMPTS]
+    prompts = [engine.tokenizer.encode(prompt) for prompt in TEXTS]
     return prompts, [list(engine.generate(prompt, params).token_ids) for prompt in prompts]
 
 

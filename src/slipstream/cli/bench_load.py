@@ -13,7 +13,7 @@ from slipstream import OptionError
 from slipstream.cli.options import ListOf, examples, json_option, out_option, text_value
 from slipstream.cli.prompts import requests_of
 from slipstream.cli.render import counted, loading, table, visible
-from slipstream.types import Prompt
+from slipstream.tools.prompt_files import SourcedPrompt
 
 __all__ = ["bench_load_command"]
 
@@ -154,7 +154,7 @@ def bench_load_command(
     load = Load(
         url,
         api,
-        conversations if api == "chat" else [_text(conversation) for conversation in conversations],
+        [conversation.prompt if api == "chat" else _text(conversation) for conversation in conversations],
         model=model,
         api_key=api_key,
         max_tokens=max_tokens,
@@ -175,11 +175,13 @@ def bench_load_command(
         raise click.exceptions.Exit(130)
 
 
-def _text(prompt: Prompt) -> str:
+def _text(conversation: SourcedPrompt) -> str:
     """The text of a conversation that is a single message."""
-    messages = [message for message in prompt if isinstance(message, Mapping)]
+    messages = [message for message in conversation.prompt if isinstance(message, Mapping)]
     if len(messages) != 1:
-        raise OptionError("a prompt has several messages, which --api completions can't send: use --api chat")
+        raise OptionError(
+            f"{conversation.where}: it has several messages, which --api completions can't send: use --api chat"
+        )
     return messages[0]["content"]
 
 

@@ -10,7 +10,7 @@ from slipstream import Engine, SamplingParams
 from slipstream.cli.options import EngineOptions, engine_options, examples, sampling_options, system_option
 from slipstream.cli.render import figures, note, stream, visible
 from slipstream.errors import OptionError, SlipstreamError
-from slipstream.tools.suites import decode
+from slipstream.tools.prompt_files import decode
 from slipstream.types import Completion, Message
 
 __all__ = ["chat"]

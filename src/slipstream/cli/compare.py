@@ -25,8 +25,8 @@ from slipstream.cli.options import (
 )
 from slipstream.cli.prompts import requests_of
 from slipstream.cli.render import BUSY, counted, disturbed, speedup_text, tracking, verdict_text, visible
+from slipstream.tools.suites import prompt_ids
 from slipstream.tools.tally import Tally, first_difference
-from slipstream.types import Prompt
 
 __all__ = ["compare"]
 
@@ -74,7 +74,7 @@ def compare(
         )
     requests = requests_of(prompts, limit, raw, workload)
     engine, drafters = engine_options.load_with(drafters)
-    plain, tallies = _run(engine, requests, params, drafters)
+    plain, tallies = _run(engine, prompt_ids(engine, requests), params, drafters)
     if as_json:
         click.echo(json.dumps(_record(engine, plain, tallies)))
     else:
@@ -84,7 +84,7 @@ def compare(
 
 
 def _run(
-    engine: Engine, requests: Sequence[Prompt], params: SamplingParams, drafters: Sequence[str]
+    engine: Engine, requests: Sequence[list[int]], params: SamplingParams, drafters: Sequence[str]
 ) -> tuple[Tally, list[Tally]]:
     """The totals of plain decoding and those of each drafter."""
     plain, tallies = Tally("null"), [Tally(name) for name in drafters]

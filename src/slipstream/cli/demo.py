@@ -29,7 +29,7 @@ from slipstream.cli.render import (
     verdict_text,
     visible,
 )
-from slipstream.tools.suites import as_prompt
+from slipstream.tools.prompt_files import as_prompt
 from slipstream.tools.tally import rate_ratio
 
 __all__ = ["Outcome", "demo", "in_words"]

@@ -23,7 +23,7 @@ from slipstream.cli.options import (
 from slipstream.cli.prompts import read_standard_input
 from slipstream.cli.render import figures, legend, note, stream, visible
 from slipstream.errors import OptionError
-from slipstream.tools.suites import as_prompt
+from slipstream.tools.prompt_files import as_prompt
 
 __all__ = ["completion_record", "generate"]
 

@@ -12,7 +12,8 @@ import click
 from slipstream import DEFAULT_MODEL, DRAFTER_NAMES, DTYPES, Engine, SamplingParams
 from slipstream.cli.render import loading, visible
 from slipstream.errors import OptionError
-from slipstream.tools.suites import SUITES, check_text, decode
+from slipstream.tools.prompt_files import check_text, decode
+from slipstream.tools.suites import SUITES
 
 __all__ = [
     "EngineOptions",
@@ -78,7 +79,8 @@ prompts_option = click.option(
     "--prompts",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="JSON lines with prompt, messages or turns (the first is used), or plain text, one prompt a line.  "
+    help="JSON lines with prompt, messages or turns (the first is used), a JSON list of such records or of texts, or "
+    "plain text, one prompt a line.  "
     "[default: a few built-in prompts]",
 )
 limit_option = click.option(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import OptionError
-from slipstream.tools.suites import SuitePrompt, as_prompt, check_text, decode, read_prompts, read_suites, spread
-from slipstream.types import Prompt
+from slipstream.tools.prompt_files import SourcedPrompt, as_prompt, check_text, decode, read_prompts
+from slipstream.tools.suites import SuitePrompt, read_suites, spread
 
 __all__ = ["BUILT_IN", "BuiltIn", "read_standard_input", "requests_of", "suite_prompts"]
 
@@ -18,6 +18,10 @@ class BuiltIn:
 
     title: str
     text: str
+
+    @property
+    def where(self) -> str:
+        return f"the built-in prompt “{self.title}”"
 
 
 # The first three are the demo's: two whose answer repeats much of the prompt, where looking up drafts helps, and one
@@ -78,18 +82,20 @@ def read_standard_input() -> str:
     return check_text(decode(sys.stdin.buffer.read(), where).removesuffix("\n"), where)
 
 
-def requests_of(prompts: Path | None, limit: int | None, raw: bool, workload: str | None = None) -> list[Prompt]:
+def requests_of(prompts: Path | None, limit: int | None, raw: bool, workload: str | None = None) -> list[SourcedPrompt]:
     """The prompts of a file, or the built-in ones."""
     if prompts is not None:
         return read_prompts(prompts, limit=limit, workload=workload, raw=raw)
     if workload is not None:
         raise OptionError(f"--as {workload} needs a file of records: name one with --prompts")
-    return [as_prompt(example.text, raw=raw) for example in BUILT_IN[:limit]]
+    return [SourcedPrompt(as_prompt(example.text, raw=raw), example.where) for example in BUILT_IN[:limit]]
 
 
 def suite_prompts(suites: Sequence[str], data: Path | None, limit: int | None = None) -> list[SuitePrompt]:
     """The prompts of suites, as read_suites has them, or the built-in ones."""
     if suites or data is not None:
         return read_suites(suites, data, limit)
-    built_in = [SuitePrompt("built_in", index, as_prompt(example.text)) for index, example in enumerate(BUILT_IN)]
+    built_in = [
+        SuitePrompt(as_prompt(example.text), example.where, "built_in", index) for index, example in enumerate(BUILT_IN)
+    ]
     return [built_in[index] for index in spread(len(built_in), limit)]

@@ -13,9 +13,10 @@ from itertools import zip_longest
 from typing import Any
 
 from slipstream.engine import Engine
+from slipstream.tools.prompt_files import SourcedPrompt
 from slipstream.tools.statistics import chi_square_p
 from slipstream.tools.suites import prompt_ids
-from slipstream.types import Completion, Prompt, Request, SamplingParams, Verification
+from slipstream.types import Completion, Request, SamplingParams, Verification
 
 __all__ = ["ALPHA", "DRAFT_LENGTHS", "OPTIONS", "Audit", "Difference", "DistributionTest", "audit"]
 
@@ -101,7 +102,7 @@ class Audit:
 
 def audit(
     engine: Engine,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[SourcedPrompt],
     drafters: Sequence[str],
     *,
     max_tokens: int = 32,
@@ -113,16 +114,19 @@ def audit(
 
     samples   completions for each distribution test, on the shortest prompt; 0 leaves these tests out
     tracking  is given the work as a sequence and iterates over it, to show progress
+
+    Raises OptionError, before anything is run, for a prompt that the model has no room for.
     """
     found = Audit()
+    ids = prompt_ids(engine, prompts)
     # A grammar's end is an end-of-sequence token: without one there are no grammars to compare.
     names = [name for name in OPTIONS if engine.eos_token_ids or name not in ("json", "regex")]
-    work = [(index, name, seed) for index in range(len(prompts)) for name in names for seed in seeds]
+    work = [(index, name, seed) for index in range(len(ids)) for name in names for seed in seeds]
     for index, name, seed in tracking(work):
         params = SamplingParams(**OPTIONS[name], seed=seed, max_tokens=max_tokens)
-        _compare(engine, found, index, prompts[index], name, params, drafters)
+        _compare(engine, found, index, ids[index], name, params, drafters)
     if samples:
-        _test_distributions(engine, found, prompts, drafters, samples)
+        _test_distributions(engine, found, min(ids, key=len), drafters, samples)
     return found
 
 
@@ -130,7 +134,7 @@ def _compare(
     engine: Engine,
     found: Audit,
     index: int,
-    prompt: Prompt,
+    prompt: list[int],
     name: str,
     params: SamplingParams,
     drafters: Sequence[str],
@@ -183,11 +187,7 @@ _DRAWN = SamplingParams(temperature=1.2, top_k=20)  # all that top-k leaves can 
 _LENGTH = 2  # tokens: both are drafted
 
 
-def _test_distributions(
-    engine: Engine, found: Audit, prompts: Sequence[Prompt], drafters: Sequence[str], samples: int
-) -> None:
-    ids = [prompt_ids(engine, prompt) for prompt in prompts]
-    prompt = min(ids, key=len)
+def _test_distributions(engine: Engine, found: Audit, prompt: list[int], drafters: Sequence[str], samples: int) -> None:
     expected = _law(engine, prompt)
     for drafter in drafters:
         for rule in ("match", "rejection"):

@@ -11,7 +11,7 @@ from slipstream.engine import Engine
 from slipstream.errors import OptionError
 from slipstream.tools.bench_generate import quartiles, rotated, warm_up
 from slipstream.tools.conditions import Conditions
-from slipstream.tools.suites import SuitePrompt, mixed, suite_ids
+from slipstream.tools.suites import SuitePrompt, mixed, prompt_ids
 from slipstream.tools.tally import rate_ratio
 from slipstream.types import Request, SamplingParams
 
@@ -55,7 +55,7 @@ def bench_batch(
     for size in sizes:
         if size > most:
             raise OptionError(f"a batch of {size} doesn't run at once: use sizes up to {most}")
-    ids = suite_ids(engine, mixed(prompts)[: max(sizes)])
+    ids = prompt_ids(engine, mixed(prompts)[: max(sizes)])
     warm_up(engine, ids[0], drafters)
     names = ["null", *drafters]
     runs: dict[tuple[int, str], list[_Run]] = defaultdict(list)

@@ -10,7 +10,7 @@ from slipstream.engine import Engine
 from slipstream.models.decoder import Decoder
 from slipstream.tools.bench_pass import cost_of_rows
 from slipstream.tools.conditions import Conditions, peak_memory_bytes
-from slipstream.tools.suites import SuitePrompt, suite_ids
+from slipstream.tools.suites import SuitePrompt, prompt_ids
 from slipstream.tools.tally import Tally, first_difference, rate_ratio
 from slipstream.types import Completion, SamplingParams
 
@@ -73,7 +73,7 @@ def bench_generate(
     speedup_with_prefill that of whole requests; both are None where no prompt was timed. first_difference names its
     prompt by the place in `prompts`. Raises OptionError for a prompt that the model has no room for.
     """
-    ids = suite_ids(engine, prompts)
+    ids = prompt_ids(engine, prompts)
     warm_up(engine, ids[0], drafters)
     outcomes = [
         _outcome(engine, place, prompt, ids[place], drafters, params) for place, prompt in enumerate(tracking(prompts))

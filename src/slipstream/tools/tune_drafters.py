@@ -12,9 +12,10 @@ from slipstream.files import write_record
 from slipstream.profile import Profile, key, profile_path
 from slipstream.tools.bench_generate import SHORTEST, decode_in_turns, warm_up
 from slipstream.tools.conditions import Conditions
+from slipstream.tools.prompt_files import SourcedPrompt
 from slipstream.tools.suites import prompt_ids
 from slipstream.tools.tally import Tally, first_difference, rate_ratio
-from slipstream.types import Completion, Prompt, SamplingParams
+from slipstream.types import Completion, SamplingParams
 
 __all__ = ["LENGTHS", "Figures", "choose", "tune_drafters", "why"]
 
@@ -52,7 +53,7 @@ class Figures:
 
 def tune_drafters(
     engine: Engine,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[SourcedPrompt],
     conditions: Conditions,
     *,
     max_tokens: int = 96,
@@ -76,7 +77,7 @@ def tune_drafters(
         if drafter not in (Controller.name, "null"):
             ways |= {f"{drafter} {length}": Profile(drafter, length) for length in LENGTHS}
     temperatures = [0.0, temperature] if temperature else [0.0]
-    ids = [prompt_ids(engine, prompt) for prompt in prompts]
+    ids = prompt_ids(engine, prompts)
     work = [
         (prompt, SamplingParams(temperature=degree, seed=0, max_tokens=max_tokens))
         for prompt in ids

@@ -30,9 +30,10 @@ from slipstream.models.checkpoint import Progress
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.tools.bench_pass import cost_of_rows
 from slipstream.tools.conditions import Conditions
+from slipstream.tools.prompt_files import SourcedPrompt
 from slipstream.tools.suites import prompt_ids
 from slipstream.tools.timing import interleaved_medians
-from slipstream.types import Prompt, SamplingParams
+from slipstream.types import SamplingParams
 
 __all__ = ["MOST_DRAFTED", "Costs", "Estimate", "Trials", "search", "tune_layer_skip"]
 
@@ -154,7 +155,7 @@ def search(num_layers: int, estimate: Callable[[Skipped], Estimate]) -> list[Est
 
 def tune_layer_skip(
     engine: Engine,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[SourcedPrompt],
     conditions: Conditions,
     *,
     max_tokens: int = 64,
@@ -177,7 +178,7 @@ def tune_layer_skip(
     if num_layers < 2:
         raise OptionError(f"{engine.model_name} has {num_layers} layer: there is none to skip")
     report = progress or (lambda what, done, total: None)
-    ids = [prompt_ids(engine, prompt) for prompt in prompts]
+    ids = prompt_ids(engine, prompts)
     path = profile_path(model.file)
     state = _State.open(path.with_name(path.name + ".unfinished"), _settings(model, ids, max_tokens))
     params = SamplingParams(max_tokens=max_tokens)
