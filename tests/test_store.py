@@ -1,7 +1,9 @@
 """The cross-request store: what it finds, what it forgets, whom it serves, and its file."""
 
+import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,7 +57,12 @@ def longest(store: Store, tokens: list[int]) -> int:
 def texts_of(store: Store, folder: Path) -> list[int]:
     """All its tokens, by way of its file."""
     store.save(folder / "store")
-    return memoryview((folder / "store").read_bytes()[len(MAGIC) + 2 * DIGEST_BYTES :]).cast("i").tolist()
+    return file_of(folder / "store")
+
+
+def file_of(path: Path) -> list[int]:
+    """All tokens in a store's file."""
+    return memoryview(path.read_bytes()[len(MAGIC) + 2 * DIGEST_BYTES :]).cast("i").tolist()
 
 
 def test_the_longest_match_in_any_text() -> None:
@@ -215,6 +222,79 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert texts_of(Store.load(path, TOKENIZER, max_tokens=4), tmp_path) == [-1, 5, -1, -1]
     Store(TOKENIZER).save(path)
     assert len(Store.load(path, TOKENIZER)) == 0
+
+
+def test_writers_of_one_file_keep_what_the_others_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    first, second = Store(TOKENIZER), Store(TOKENIZER)  # before there is a file
+    first.add([1, 2])
+    second.add([3, 4])
+    first.update(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    second.update(path)
+    assert file_of(path) == [1, 2, -1, 3, 4, -1]
+    third, fourth = Store.load(path, TOKENIZER), Store.load(path, TOKENIZER)
+    third.add([5])
+    fourth.add([6])
+    fourth.update(path)
+    third.update(path)
+    third.update(path)  # nothing is new
+    fourth.add([7])
+    fourth.update(path)
+    assert file_of(path) == [1, 2, -1, 3, 4, -1, 6, -1, 5, -1, 7, -1]
+
+
+def test_writers_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def write(token: int) -> None:
+        store = Store(TOKENIZER)
+        for _ in range(4):
+            store.add([token])
+            store.update(path)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert sorted(file_of(path)) == [-1] * 16 + [token for token in range(4) for _ in range(4)]
+
+
+def test_an_updated_file_holds_no_more_than_the_store_may(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    stored([1, 2, 3], [4, 5, 6], max_tokens=8).update(path)
+    later = Store(TOKENIZER, max_tokens=8)
+    later.add([7, 8, 9])
+    later.update(path)
+    assert file_of(path) == [4, 5, 6, -1, 7, 8, 9, -1]
+    full = stored([11, 12, 13], [14, 15, 16], [17, 18, 19], max_tokens=8)  # has forgotten the first
+    full.update(path)
+    assert file_of(path) == [14, 15, 16, -1, 17, 18, 19, -1]
+
+
+def test_a_link_to_a_store_stays(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("store")
+    stored([1, 2]).update(tmp_path / "link")
+    stored([3]).update(tmp_path / "store")
+    assert (tmp_path / "link").is_symlink()
+    assert file_of(tmp_path / "link") == [1, 2, -1, 3, -1]
+
+
+def test_an_update_that_fails_can_be_made_up_for(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    path.write_text("somebody's letter")
+    store = stored([1, 2])
+    with pytest.raises(ModelError, match="is not a Slipstream store"):
+        store.update(path)
+    assert path.read_text() == "somebody's letter"
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(OptionError, match="is not a regular file, so it can't be read again"):
+            store.update(special)
+        with pytest.raises(OptionError, match="is not a regular file"):
+            Store.load(special, TOKENIZER)
+    with pytest.raises(OptionError, match=r"can't be written to .*nowhere.*No such file"):
+        store.update(tmp_path / "nowhere" / "store")
+    store.update(tmp_path / "new")
+    assert file_of(tmp_path / "new") == [1, 2, -1]
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class Engine:
         corpus                  a folder of texts, such as a code base, that lookup finds continuations in too
         remember                lookup also finds them in what earlier requests of this engine read and wrote; for
                                 requests that may know of each other alone, since answers that repeat come faster.
-                                A path: and in what was saved there, if anything was; `engine.store.save(path)` does
+                                A path: and in what was saved there, if anything was; `engine.store.update(path)` does
         progress                called with (what is going on, done, total) while files are fetched and weights loaded
 
         Raises ModelError for a model that can't be used, OptionError for an option that can't.

@@ -1,27 +1,65 @@
 """Files of Slipstream's own: there whole or not at all; and the JSON records among them."""
 
+import errno
 import json
 import os
+import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import OptionError
 
-__all__ = ["read_record", "write_record", "write_whole"]
+__all__ = ["locked", "read_record", "write_record", "write_whole"]
+
+LOCK_SECONDS = 60
+"""Longest wait for a lock: writing takes far less."""
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Writes a file with these permissions, less the user's mask; what was there stays until all of it is written.
-    Raises OSError."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    """Writes a file; what was there stays until all of it is written. Raises OSError.
+
+    A new file gets these permissions, less the user's mask; one that was there keeps its own, and its owner where this
+    process may set one. A symbolic link stays and leads to the new content. What isn't a regular file, such as a pipe,
+    or what standard output or error go to already, gets the data at its end.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        status = None
+    if status and (not stat.S_ISREG(status.st_mode) or _is_standard_stream(status)):
+        with path.open("ab") as stream:
+            stream.write(data)
+        return
+    target = path.resolve()
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
-        unfinished.replace(path)
+        if status:
+            if hasattr(os, "chown"):
+                with suppress(PermissionError):
+                    os.chown(unfinished, status.st_uid, status.st_gid)
+            unfinished.chmod(stat.S_IMODE(status.st_mode))
+        unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps out other processes that lock the same file, by a lock file beside it, which stays. Raises OSError."""
+    from filelock import FileLock, Timeout  # slow to import
+
+    target = path.resolve()
+    target.parent.stat()  # the lock's own library would make the directory
+    try:
+        with FileLock(target.with_name(f"{target.name}.lock"), timeout=LOCK_SECONDS):
+            yield
+    except Timeout:
+        raise TimeoutError(errno.ETIMEDOUT, f"another process has kept it locked for {LOCK_SECONDS} s") from None
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -41,3 +79,11 @@ def read_record(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise OptionError(f"{path}: it is damaged: {remedy}")
     return record
+
+
+def _is_standard_stream(status: os.stat_result) -> bool:
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            if os.path.samestat(status, os.fstat(descriptor)):
+                return True
+    return False

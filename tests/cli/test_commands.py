@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from slipstream.cli import bench_generate, cli, main
 from slipstream.cli.demo import PARAMS, Outcome, in_words
 from slipstream.cli.options import EngineOptions
 from slipstream.cli.prompts import BUILT_IN
+from slipstream.drafters.store import Store
 from slipstream.scheduler import Scheduler
 from slipstream.tools import bench_batch, bench_kernels
 from slipstream.tools.conditions import Conditions
@@ -254,6 +256,47 @@ def test_what_is_remembered_is_kept_in_a_file(command, tiny, tmp_path):
         for out in (first, second)
     ]
     assert passes[1] < passes[0] / 2
+
+
+def test_what_another_command_remembers_meanwhile_is_kept(tiny, tmp_path, monkeypatch):
+    """Two commands begin with the same file; the one that ends first has added to it when the other ends."""
+    link, other = tmp_path / "answers.store", tmp_path / "real.store"
+    link.symlink_to(other.name)
+    arguments = ("generate", "hello", "--max-tokens", 20, "--drafter", "ngram", "--remember", link)
+    assert tiny(*arguments)[0] == 0
+    alone = other.stat().st_size
+    update = Store.update
+
+    def after_another(store, path):
+        monkeypatch.setattr(Store, "update", update)
+        assert tiny("generate", "good day", "--max-tokens", 20, "--remember", link)[0] == 0
+        update(store, path)
+
+    monkeypatch.setattr(Store, "update", after_another)
+    assert tiny(*arguments)[0] == 0
+    assert other.stat().st_size > alone + (alone - 100) * 3 // 2  # hello twice and a good day
+    assert link.is_symlink()
+
+
+def test_files_that_cannot_be_written_are_refused_before_any_work(run, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(EngineOptions, "load", None)
+    (tmp_path / "circle").symlink_to("circle")
+    for option, command in (("--remember", "generate hello"), ("--out", "bench batch")):
+        for name, words in (
+            ("circle", "can't be written (Too many levels of symbolic links): name another file"),
+            ("no/file", "its directory doesn't exist: make it first"),
+            (".", "is a directory"),
+        ):
+            expect_error(run(*command.split(), option, tmp_path / name), words)
+        with monkeypatch.context() as patch:
+            patch.setattr("os.access", lambda path, mode: path != tmp_path)
+            words = "nothing can be written into its directory: name another"
+            expect_error(run(*command.split(), option, tmp_path / "new"), words)
+
+
+def test_a_memory_that_cannot_be_read_again_is_refused(tiny, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    expect_error(tiny("generate", "hello", "--remember", tmp_path / "pipe"), "is not a regular file")
 
 
 def test_a_memory_that_is_no_use_is_refused(tiny, tmp_path):

@@ -33,6 +33,7 @@ from slipstream.cli.render import (
     verdict_text,
     visible,
 )
+from slipstream.files import write_whole
 from slipstream.tools.bench_batch import SIZES, bench_batch
 from slipstream.tools.bench_generate import SHORTEST, bench_generate, cost_curve
 from slipstream.tools.conditions import Conditions
@@ -185,7 +186,7 @@ def _heading(kind: str, engine: Engine, options: EngineOptions, suites: Sequence
 def _write(record: dict[str, Any], out: Path | None, as_json: bool) -> None:
     text = json.dumps(record)
     if out is not None:
-        out.write_text(text + "\n", encoding="utf-8")
+        write_whole(out, f"{text}\n".encode())
     if as_json:
         click.echo(text)
 

@@ -13,6 +13,7 @@ from slipstream import OptionError
 from slipstream.cli.options import ListOf, examples, json_option, out_option, text_value
 from slipstream.cli.prompts import requests_of
 from slipstream.cli.render import counted, loading, table, visible
+from slipstream.files import write_whole
 from slipstream.tools.prompt_files import SourcedPrompt
 
 __all__ = ["bench_load_command"]
@@ -166,7 +167,7 @@ def bench_load_command(
     with loading() as progress:
         result = bench_load(load, levels, progress)
     if out is not None:
-        out.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        write_whole(out, f"{json.dumps(result)}\n".encode())
     if as_json:
         click.echo(json.dumps(result))
     else:

@@ -1,5 +1,7 @@
 """The options that commands share, each defined once, and what they become."""
 
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -118,8 +120,20 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
 
 def _out_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """The callback of files to be written: what couldn't be in the end is refused before any work."""
-    if value is not None and not value.resolve().parent.is_dir():
-        raise OptionError(f"{parameter.opts[0]} {value}: its directory doesn't exist: make it first")
+    if value is None:
+        return None
+    option = parameter.opts[0]
+    try:
+        is_file = stat.S_ISREG(value.stat().st_mode)
+    except FileNotFoundError:
+        is_file = True  # to be
+    except OSError as error:
+        raise OptionError(f"{option} {value} can't be written ({error.strerror}): name another file") from None
+    directory = value.resolve().parent
+    if not directory.is_dir():
+        raise OptionError(f"{option} {value}: its directory doesn't exist: make it first")
+    if is_file and not os.access(directory, os.W_OK):
+        raise OptionError(f"{option} {value}: nothing can be written into its directory: name another")
     return value
 
 
@@ -192,7 +206,7 @@ class EngineOptions:
             click.echo(f"slipstream: note: {visible(remark)}", err=True)
         if self.remember is not None and engine.store is not None:
             # However the command ends: what was answered by then is kept.
-            click.get_current_context().call_on_close(partial(engine.store.save, self.remember))
+            click.get_current_context().call_on_close(partial(engine.store.update, self.remember))
         return engine
 
 

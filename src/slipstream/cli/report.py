@@ -8,6 +8,7 @@ import click
 from slipstream.cli.options import examples, json_option
 from slipstream.cli.render import visible
 from slipstream.errors import OptionError
+from slipstream.files import write_whole
 from slipstream.tools.report import headline, html_page, markdown_page, read_results
 
 __all__ = ["report"]
@@ -41,7 +42,7 @@ def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
     records = read_results(results)
     text = page(records)
     try:
-        output.write_bytes(text.encode("utf-8", "replace"))  # JSON can spell what no text holds, such as half a pair
+        write_whole(output, text.encode("utf-8", "replace"))  # JSON can spell what no text holds, such as half a pair
     except OSError as error:
         raise OptionError(f"--output {output} can't be written ({error.strerror}): name another file") from None
     lines = headline(records)

@@ -10,14 +10,16 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.drafters.suffix_automaton import ROOT_STATE, Match, SuffixAutomaton
 from slipstream.errors import ModelError, OptionError
-from slipstream.files import write_whole
+from slipstream.files import locked, write_whole
 from slipstream.models.checkpoint import Progress
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.types import NO_TOKEN
@@ -70,6 +72,7 @@ class Store:
         self._segments: deque[_Segment] = deque([_Segment()], maxlen=NUM_SEGMENTS)  # the oldest first
         self.left_out: tuple[Path, ...] = ()
         self._segment_tokens = max_tokens // NUM_SEGMENTS
+        self._unsaved = 0  # tokens of the newest texts, which were added since the store was loaded or a file updated
         self._vocab_size = tokenizer.vocab_size
         self._fingerprint = _fingerprint(tokenizer)
 
@@ -91,20 +94,34 @@ class Store:
         text.append(NO_TOKEN)
         with self.lock:
             self._append(text)
+            self._unsaved += len(text)
 
     def reader(self, tokens: list[int]) -> "Reader":
         """Follows a history in this store."""
         return Reader(self, tokens)
 
     def save(self, path: str | Path) -> None:
-        """Writes the store to a file that only its owner may read, or leaves what was there and raises OptionError."""
+        """Writes the store to a file, a new one for its owner alone. Raises OptionError, and leaves what was there."""
+        with self.lock, _writing(path):
+            self._write(Path(path), self._tokens())
+
+    def update(self, path: str | Path) -> None:
+        """Adds the texts that were added since the store was loaded, or last updated a file, to a saved store's file,
+        which others may have added to meanwhile. Where the file would hold more than this store may, the oldest goes.
+
+        A new file is one that only its owner may read. Raises what load does, and OptionError where the file can't be
+        written; what was there is left then.
+        """
         path = Path(path)
-        with self.lock:
-            body = b"".join(np.array(segment.tokens, "<i4").tobytes() for segment in self._segments)
-        try:
-            write_whole(path, b"".join((MAGIC, self._fingerprint, hashlib.sha256(body).digest(), body)), mode=0o600)
-        except OSError as error:
-            raise OptionError(f"the store can't be written to {path} ({error.strerror}): name another file") from None
+        with self.lock, _writing(path):
+            _check_regular(path)
+            if not self._unsaved:
+                return
+            with locked(path):
+                kept = self._read(path) if path.exists() else np.zeros(0, np.int32)
+                tokens = np.concatenate([kept, self._tokens()[-self._unsaved :]])
+                self._write(path, tokens[-NUM_SEGMENTS * self._segment_tokens :])
+            self._unsaved = 0
 
     @classmethod
     def load(cls, path: str | Path, tokenizer: Tokenizer, *, max_tokens: int = MAX_TOKENS) -> "Store":
@@ -113,24 +130,37 @@ class Store:
         Raises OptionError for a file that can't be read, ModelError for one that is damaged, is something else, or was
         made with another tokenizer.
         """
+        store = cls(tokenizer, max_tokens=max_tokens)
+        store._append(store._read(Path(path)).tolist())
+        return store
+
+    def _tokens(self) -> NDArray[np.int32]:
+        """All that the store holds, the oldest first."""
+        return np.concatenate([np.array(segment.tokens, np.int32) for segment in self._segments])
+
+    def _write(self, path: Path, tokens: NDArray[np.int32]) -> None:
+        body = tokens.astype("<i4").tobytes()
+        write_whole(path, b"".join((MAGIC, self._fingerprint, hashlib.sha256(body).digest(), body)), mode=0o600)
+
+    def _read(self, path: Path) -> NDArray[np.int32]:
+        """The tokens in a saved store's file. Raises as load does."""
+        _check_regular(path)
         try:
-            data = Path(path).read_bytes()
+            data = path.read_bytes()
         except OSError as error:
             raise OptionError(f"the store {path} can't be read ({error.strerror}): name a saved one") from None
         if not data.startswith(MAGIC):
             raise ModelError(f"{path} is not a Slipstream store: name a file that was saved as one")
         digest_at, body_at = len(MAGIC) + DIGEST_BYTES, len(MAGIC) + 2 * DIGEST_BYTES
         fingerprint, digest, body = data[len(MAGIC) : digest_at], data[digest_at:body_at], data[body_at:]
-        store = cls(tokenizer, max_tokens=max_tokens)
         tokens = np.frombuffer(body, "<i4") if len(body) % 4 == 0 else None
         if tokens is None or hashlib.sha256(body).digest() != digest:
             raise ModelError(f"the store {path} is damaged: delete it and make a new one")
-        if fingerprint != store._fingerprint:
+        if fingerprint != self._fingerprint:
             raise ModelError(f"the store {path} was made with another tokenizer: use one made with this model")
-        if len(tokens) and not NO_TOKEN <= tokens.min() <= tokens.max() < store._vocab_size:
+        if len(tokens) and not NO_TOKEN <= tokens.min() <= tokens.max() < self._vocab_size:
             raise ModelError(f"the store {path} has token ids that its tokenizer lacks: delete it and make a new one")
-        store._append(tokens.tolist())
-        return store
+        return tokens.astype(np.int32)
 
     @classmethod
     def from_folder(
@@ -212,6 +242,20 @@ class Reader:
             matches.append(Match(automaton, state, length))
         self._places = places  # forgotten segments go
         return max(reversed(matches), key=lambda match: match.length)
+
+
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(f"the store can't be written to {path} ({error.strerror}): name another file") from None
+
+
+def _check_regular(path: Path) -> None:
+    """Raises OptionError for pipes and devices: what was written there can't be read again, and reading may not end."""
+    if path.exists() and not path.is_file():
+        raise OptionError(f"the store {path} is not a regular file, so it can't be read again: name one")
 
 
 def _fingerprint(tokenizer: Tokenizer) -> bytes:
