@@ -7,6 +7,7 @@ from typing import Any
 
 import gguf_files
 import huggingface_hub
+import numpy as np
 import pytest
 import tiny
 from huggingface_hub import errors
@@ -61,6 +62,26 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
     assert "2 models" in refusal(tmp_path)
     (tmp_path / "fake.gguf").write_text("x")
     assert "not a GGUF file" in refusal(tmp_path / "fake.gguf")
+
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+
+
+@pytest.mark.parametrize("name", ADAPTER_FILES)
+def test_an_adapter_is_refused_not_left_out(tmp_path: Path, name: str) -> None:
+    beside = tiny.make(tmp_path / "beside", num_hidden_layers=1)
+    quantised = gguf_files.make(tmp_path / "quantised" / "model.gguf", num_hidden_layers=1).parent
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for directory in (beside, quantised, alone):
+        (directory / name).write_text("{}")
+        assert f"holds an adapter ({name}), which would be left out: merge it" in refusal(directory)
+
+
+def test_a_gguf_adapter_is_refused(tmp_path: Path) -> None:
+    metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    gguf_files.write(tmp_path / "lora.gguf", metadata, {"blk.0.attn_q.weight.lora_a": np.ones((4, 32), np.float32)})
+    assert "is an adapter, not a model: merge it" in refusal(tmp_path / "lora.gguf")
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------------
@@ -125,6 +146,16 @@ def test_a_hub_model_that_cannot_be_used_is_refused_before_its_weights_are_fetch
     asked = hub(lambda model, tqdm_class: str(tmp_path))
     assert "mamba" in refusal("org/mamba")
     assert len(asked) == 1
+
+
+def test_an_adapter_on_the_hub_is_refused_before_its_weights_are_fetched(
+    tmp_path: Path, hub: Callable[[Snapshot], list[list[str]]]
+) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    asked = hub(lambda model, tqdm_class: str(tmp_path))
+    assert "holds an adapter" in refusal("org/lora")
+    assert len(asked) == 1
+    assert "adapter_config.json" in asked[0]
 
 
 @pytest.mark.parametrize(

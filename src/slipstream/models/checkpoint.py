@@ -10,7 +10,7 @@ from slipstream.models.config import ModelConfig
 from slipstream.models.default_model import DEFAULT_MODEL, fetch_default_model
 from slipstream.models.gguf_file import GgufCheckpoint, is_gguf
 from slipstream.models.hub import fetch_from_hub
-from slipstream.models.safetensors_dir import SafetensorsCheckpoint
+from slipstream.models.safetensors_dir import SafetensorsCheckpoint, refuse_adapter
 from slipstream.models.tensors import Tensor
 from slipstream.models.tokenizer import Tokenizer
 
@@ -66,6 +66,7 @@ def open_checkpoint(model: str | Path, progress: Progress | None = None) -> Chec
 
 
 def _open_directory(path: Path) -> Checkpoint:
+    refuse_adapter(path)
     if (path / "config.json").is_file():
         return SafetensorsCheckpoint(path)
     models = [

@@ -249,6 +249,8 @@ class GgufCheckpoint:
         self.name = path.stem
         headers = [read_header(file, index) for index, file in enumerate(self.files)]
         self._metadata = headers[0].metadata
+        if self._metadata.get("general.type") == "adapter":
+            raise ModelError(f"{path}: it is an adapter, not a model: merge it into its model's weights first")
         self._check_parts(headers)
         found: dict[str, TensorInfo] = {}
         for header in headers:

@@ -11,7 +11,14 @@ from slipstream.models.safetensors_dir import read_config
 
 __all__ = ["fetch_from_hub"]
 
-_SETTINGS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+_SETTINGS = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "adapter_config.json",  # of what is refused
+]
 _WEIGHTS = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
 
 _Report = Callable[[str, int, int], None]

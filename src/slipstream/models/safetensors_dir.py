@@ -18,12 +18,14 @@ from slipstream.models.encoders import HuggingFaceEncoder
 from slipstream.models.tensors import Tensor, byte_size, check_tensors, map_file
 from slipstream.models.tokenizer import Tokenizer, add_around
 
-__all__ = ["SafetensorsCheckpoint", "read_config"]
+__all__ = ["SafetensorsCheckpoint", "read_config", "refuse_adapter"]
 
 _TYPES = ("F32", "F16", "BF16")
 _LARGEST_HEADER = 100_000_000  # bytes, as the format's own library has it
 # Tables that old files carry along; they are computed from the settings.
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+# What LoRA and its kin are saved as, beside the weights that they change or without them.
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
 class _Info(NamedTuple):
@@ -32,8 +34,19 @@ class _Info(NamedTuple):
     shape: tuple[int, ...]
 
 
+def refuse_adapter(directory: Path) -> None:
+    """Raises ModelError where a directory holds an adapter: weights without it are another model."""
+    for name in _ADAPTER_FILES:
+        if (directory / name).is_file():
+            raise ModelError(
+                f"{directory}: it holds an adapter ({name}), which would be left out: merge it into its model's "
+                f"weights first, or give a directory with the weights alone"
+            )
+
+
 def read_config(directory: Path) -> ModelConfig:
     """The settings alone. Raises ModelError for a model that can't be used."""
+    refuse_adapter(directory)
     generation = directory / "generation_config.json"
     config = _read_json(directory / "config.json")
     try:
