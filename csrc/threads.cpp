@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <utility>
 
 #if defined(__linux__)
 #    include <pthread.h>
-#    include <sched.h>
 #endif
 #if defined(__x86_64__)
 #    include <immintrin.h>
@@ -127,10 +123,6 @@ Pool& Pool::instance() {
     return *pool;
 }
 
-Pool::Pool() {
-    team_.size_ = available_processors();
-}
-
 int Pool::threads() {
     const std::lock_guard lock(mutex);
     return team_.size_;
@@ -178,28 +170,6 @@ void Pool::run_erased(Call call, const void* job) {
     }
     call(job, team_, 0);
     team_.barrier();
-}
-
-int available_processors() {
-    int count = static_cast<int>(std::thread::hardware_concurrency());
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) count = CPU_COUNT(&set);
-    double quota = 0, period = 0;
-    if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {  // version 2: "max 100000" or "150000 100000"
-        if (std::fscanf(file, "%lf %lf", &quota, &period) != 2) quota = period = 0;
-        std::fclose(file);
-    } else {
-        for (auto [name, value] : {std::pair{"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota},
-                                   std::pair{"/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period}})
-            if (std::FILE* part = std::fopen(name, "r")) {
-                if (std::fscanf(part, "%lf", value) != 1) *value = 0;
-                std::fclose(part);
-            }
-    }
-    if (quota > 0 && period > 0) count = std::min(count, static_cast<int>(std::ceil(quota / period)));
-#endif
-    return std::max(1, count);
 }
 
 }  // namespace slipstream

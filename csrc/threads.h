@@ -46,7 +46,7 @@ class Team {
 
 class Pool {
   public:
-    // Never destroyed: at exit its threads sleep and the operating system ends them.
+    // Of one thread at first. Never destroyed: at exit its threads sleep and the operating system ends them.
     static Pool& instance();
 
     int threads();
@@ -66,7 +66,7 @@ class Pool {
   private:
     using Call = void (*)(const void* job, Team& team, int thread);
 
-    Pool();
+    Pool() = default;
     void run_erased(Call call, const void* job);
     void start();
     void stop();
@@ -79,8 +79,5 @@ class Pool {
     const void* job_ = nullptr;
     bool stopping_ = false;
 };
-
-// Processors that this process may use: affinity and the container's quota.
-int available_processors();
 
 }  // namespace slipstream

@@ -8,6 +8,8 @@ Every output row is a function of its own input row alone, bit for bit: docs/ker
 import os
 from typing import TYPE_CHECKING
 
+from slipstream.kernels.processors import available_processors
+
 __all__ = [
     "BACKEND",
     "KEY_BLOCK",
@@ -75,5 +77,7 @@ threads = _backend.threads
 unpack = _backend.unpack
 use_isa = _backend.use_isa
 
+if BACKEND == "native":
+    set_threads(min(available_processors(), 1024))
 if "SLIPSTREAM_ISA" in os.environ:
     use_isa(os.environ["SLIPSTREAM_ISA"])
