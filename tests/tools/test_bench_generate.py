@@ -346,6 +346,18 @@ def test_noise_is_told(
     assert words is None or words in warnings[0]
 
 
+@pytest.mark.parametrize(("others", "words"), [(None, None), (0.1, None), (1.4, "others used 1.4 processors")])
+def test_work_of_others_meanwhile_is_told(bandwidths: list[float], others: float | None, words: str | None) -> None:
+    class Watched:
+        def others(self) -> float | None:
+            return others
+
+    environment = Conditions(0.0, 20.0, Watched()).environment()  # type: ignore[arg-type]
+    assert environment["processors_in_use_by_others"] == others
+    assert environment["quiet"] is (words is None)
+    assert words is None or words in str(environment["warnings"])
+
+
 def test_processors_in_use() -> None:
     idle = processors_in_use(0.2)
     assert idle is None or 0 <= idle <= 2 * (os.cpu_count() or 1)

@@ -15,7 +15,9 @@ from slipstream import Engine, OptionError
 from slipstream.cli import cli, main
 from slipstream.cost import CostCurve
 from slipstream.models.checkpoint import open_checkpoint
+from slipstream.tools import conditions as conditions_module
 from slipstream.tools import plan as module
+from slipstream.tools.conditions import Conditions
 from slipstream.tools.plan import (
     ACCEPTANCES,
     BATCH_SIZES,
@@ -36,6 +38,8 @@ from slipstream.tools.plan import (
     speedup,
     weight_bytes,
 )
+
+QUIET = Conditions(processors_in_use=0.0, read_bandwidth=20.0)
 
 acceptances = st.floats(0, 0.99)
 lengths = st.sampled_from(LENGTHS)
@@ -265,6 +269,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return bound if len(contexts) == 1 else a_cost(0.1)
 
     monkeypatch.setattr(module, "measure_cost", measured)
+    monkeypatch.setattr(conditions_module, "read_bandwidth_apart", lambda: 20.0)
+    monkeypatch.setattr(Conditions, "now", lambda: QUIET)
     return contexts
 
 
@@ -272,7 +278,7 @@ def test_the_plan_of_two_models(tmp_path: Path, quick: list[int]) -> None:
     target = tiny.make(tmp_path / "target")
     draft = tiny.make(tmp_path / "draft", num_hidden_layers=1, max_position_embeddings=64)
     engine = Engine.load(target, draft_model=draft)
-    result = plan(engine, 100, 10**8)
+    result = plan(engine, QUIET, 100, 10**8)
     assert quick == [100, 64]  # the draft model holds no more
     assert (result["kind"], result["model"], result["context"]) == ("plan", "target", 100)
     memory = result["memory"]
@@ -287,16 +293,16 @@ def test_the_plan_of_two_models(tmp_path: Path, quick: list[int]) -> None:
 
 def test_the_context_is_what_the_model_holds(tmp_path: Path, quick: list[int]) -> None:
     engine = Engine.load(tiny.make(tmp_path / "model"))
-    assert plan(engine)["context"] == 256
-    assert plan(engine)["memory"]["fits"] is None
+    assert plan(engine, QUIET)["context"] == 256
+    assert plan(engine, QUIET)["memory"]["fits"] is None
     for context in (0, 257):
         with pytest.raises(OptionError, match=f"context is {context}, and model holds 256"):
-            plan(engine, context)
+            plan(engine, QUIET, context)
 
 
 def test_nothing_is_measured_that_does_not_fit(tmp_path: Path, quick: list[int]) -> None:
     engine = Engine.load(tiny.make(tmp_path / "model"))
-    result = plan(engine, available=engine.target.weight_bytes)
+    result = plan(engine, QUIET, available=engine.target.weight_bytes)
     assert quick == []
     assert (result["memory"]["fits"], result["memory"]["requests"]) == (False, 0)
     assert (result["passes"], result["sources"]) == ({}, {})
@@ -322,8 +328,26 @@ def test_the_command(tmp_path: Path, quick: list[int], capsys: pytest.CaptureFix
     assert all(words in text for words in ("requests fit at once", "Draft model", "Lookup ceases to pay"))
 
 
+def test_a_machine_that_is_not_quiet_is_told(
+    tmp_path: Path, quick: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", "--model", str(tiny.make(tmp_path / "model"))]
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["environment"]["quiet"] is True
+    monkeypatch.setattr(Conditions, "now", lambda: Conditions(1.6, 20.0))
+    quick.clear()
+    assert main([*arguments, "--json"]) == 0
+    environment = json.loads(capsys.readouterr().out)["environment"]
+    assert environment["quiet"] is False
+    quick.clear()
+    assert main(arguments) == 0
+    warning = f"Not to be relied on: {environment['warnings'][0]}."
+    assert "1.6 processors were in use" in warning
+    assert " ".join(capsys.readouterr().out.split()).endswith(warning)
+
+
 def test_a_model_that_is_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.make(tmp_path / "model")
     command = sys.modules["slipstream.cli.plan"]

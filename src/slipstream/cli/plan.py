@@ -11,8 +11,9 @@ from rich.table import Table
 
 from slipstream.cli.bench import plot_option
 from slipstream.cli.options import EngineOptions, engine_options, examples, json_option
-from slipstream.cli.render import counted, loading, times, visible
+from slipstream.cli.render import counted, loading, print_warnings, times, visible
 from slipstream.models.checkpoint import open_checkpoint
+from slipstream.tools.conditions import Conditions
 from slipstream.tools.plan import BATCH_SIZES, DEFAULT_CONTEXT, available_memory, check_weights_fit
 from slipstream.tools.plan import plan as make_plan
 from slipstream.tools.plots import plot_plan
@@ -53,9 +54,10 @@ def plan(context: int | None, plot: Path | None, as_json: bool, engine_options: 
         for model in filter(None, (engine_options.model, engine_options.draft_model)):
             dtype = engine_options.dtype if model == engine_options.model else "auto"
             check_weights_fit(open_checkpoint(model, progress), dtype, available)
+    conditions = Conditions.now()
     engine = engine_options.load()
     with loading() as progress:
-        result = make_plan(engine, context, available, progress)
+        result = make_plan(engine, conditions, context, available, progress)
     if plot and result["sources"]:
         plot_plan(plot, f"{engine.model_name}, {result['environment']['processor']}", result["sources"])
     if as_json:
@@ -83,6 +85,7 @@ def _show(result: Mapping[str, Any]) -> None:
     console.print()
     for sentence in result["advice"]:
         console.print(sentence)
+    print_warnings(console, where)
 
 
 def _memory(result: Mapping[str, Any]) -> str:

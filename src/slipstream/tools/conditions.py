@@ -1,35 +1,35 @@
 """Was the machine quiet while something was measured? What is recorded with the figures, and said where it wasn't."""
 
-import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from slipstream.machine import MOST_IN_USE, Watch
 from slipstream.tools.environment import describe
 
 __all__ = ["Conditions", "peak_memory_bytes", "read_bandwidth_apart"]
 
-MOST_IN_USE = 0.2
 MOST_BANDWIDTH_CHANGE = 0.15
 MOST_SPEED_CHANGE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How busy the machine was before the model was loaded, which is work itself.
+    """How busy the machine was before the model was loaded, which is work itself, and what watches it from then on.
 
     processors_in_use  by all that ran during a second in which this process didn't; None where the system doesn't tell
     read_bandwidth     10^9 bytes a second
+    watch              begun once these were known; None where nothing watches
     """
 
     processors_in_use: float | None
     read_bandwidth: float
+    watch: Watch | None = None
 
     @classmethod
     def now(cls) -> "Conditions":
-        return cls(processors_in_use(), read_bandwidth_apart())
+        return cls(processors_in_use(), read_bandwidth_apart(), Watch())
 
     def environment(self, speeds: tuple[float, float] | None = None) -> dict[str, object]:
         """The record of machine and conditions, once all is measured.
@@ -38,10 +38,13 @@ class Conditions:
 
         `quiet` is whether nothing hints at other work on the machine; `warnings` says in words what does.
         """
+        others = self.watch.others() if self.watch else None
         after = read_bandwidth_apart()
         warnings = []
         if self.processors_in_use is not None and self.processors_in_use > MOST_IN_USE:
             warnings.append(f"the machine was busy at the start: {self.processors_in_use:.1f} processors were in use")
+        if others is not None and others > MOST_IN_USE:
+            warnings.append(f"the machine was busy meanwhile: others used {others:.1f} processors")
         if _differ(self.read_bandwidth, after, MOST_BANDWIDTH_CHANGE):
             warnings.append(f"the read bandwidth was {self.read_bandwidth:.1f} GB/s before and {after:.1f} GB/s after")
         if speeds and _differ(*speeds, MOST_SPEED_CHANGE):
@@ -49,6 +52,7 @@ class Conditions:
         return {
             **describe(),
             "processors_in_use": self.processors_in_use,
+            "processors_in_use_by_others": others,
             "read_bandwidth_gbps": {"before": self.read_bandwidth, "after": after},
             "quiet": not warnings,
             "warnings": warnings,
@@ -63,18 +67,9 @@ def read_bandwidth_apart() -> float:
 
 def processors_in_use(seconds: float = 1.0) -> float | None:
     """How many processors worked in the next `seconds`, on average, while this process waits; None off Linux."""
-
-    def ticks() -> int:
-        of_all = Path("/proc/stat").read_text().partition("\n")[0]
-        user, nice, system, _idle, _waiting, *rest = map(int, of_all.split()[1:])
-        return user + nice + system + sum(rest[:3])  # interrupts, and what other virtual machines took
-
-    try:
-        before = ticks()
-        time.sleep(seconds)
-        return (ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
-    except (OSError, ValueError):
-        return None
+    watch = Watch()
+    time.sleep(seconds)
+    return watch.others()
 
 
 def peak_memory_bytes() -> int | None:

@@ -28,7 +28,7 @@ from slipstream.models.checkpoint import Checkpoint, Progress
 from slipstream.models.config import ModelConfig
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.models.tensors import byte_size, expected_tensors
-from slipstream.tools.environment import describe
+from slipstream.tools.conditions import Conditions
 from slipstream.tools.timing import interleaved_medians
 
 __all__ = [
@@ -285,12 +285,17 @@ def check_weights_fit(checkpoint: Checkpoint, dtype: str, available: int | None)
 
 
 def plan(
-    engine: Engine, context: int | None = None, available: int | None = None, progress: Progress | None = None
+    engine: Engine,
+    conditions: Conditions,
+    context: int | None = None,
+    available: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measures the passes of an engine's models, and says what to expect of drafting with them.
 
-    context    tokens of a request, prompt and answer; None is DEFAULT_CONTEXT, or all that the model holds
-    available  bytes of memory before the engine was loaded
+    conditions  those before the engine was loaded
+    context     tokens of a request, prompt and answer; None is DEFAULT_CONTEXT, or all that the model holds
+    available   bytes of memory before the engine was loaded
 
     Returns {kind: "plan", environment, model, context, memory: {the fields of Memory, fits, requests}, passes: {target
     or draft_model: [{rows, seconds, ratio_to_one_row}]} of one request at that context, sources: {lookup or
@@ -324,7 +329,7 @@ def plan(
     }
     return {
         "kind": "plan",
-        "environment": describe(),
+        "environment": conditions.environment(),
         "model": engine.model_name,
         "context": context,
         "memory": {**asdict(memory), "fits": None if available is None else fits, "requests": memory.requests},
