@@ -113,6 +113,7 @@ class Engine:
         self.scheduler = Scheduler(max_batch_size)
         self._drafters: dict[str, Drafter] = {}
         self._cost: cost.CostCurve | None = None  # of the target's passes, once the controller wants to know
+        self._curves: list[cost.SavedCurve] = []  # all that the controller knows
         self._models = models
         self._remember = remember
         self._ids = count()
@@ -261,6 +262,10 @@ class Engine:
 
         def passes() -> Generator[list[StepOutput], None, None]:
             try:
+                with self._lock:
+                    if not self.scheduler.running:
+                        for curve in self._curves:
+                            curve.measure_again()
                 for sequence in sequences:
                     self._submit(sequence)
                 yield from self._outputs([sequence.request_id for sequence in sequences])
@@ -540,14 +545,16 @@ class Engine:
 
     def _controller(self) -> Controller:
         self._cost = self._cost_of(self.target)
+        self._curves = [self._cost]
         with_model = None
         if self._models.draft is not None:
             draft_cost = self._cost_of(self._models.draft, most_logits=self.scheduler.max_batch_size)
+            self._curves.append(draft_cost)
             with_model = ModelSource(self._drafter("draft_model"), draft_cost, catches_up=True)
         return Controller([self._drafter(name) for name in FREE], with_model, self._cost)
 
     @staticmethod
-    def _cost_of(model: Decoder, most_logits: int = cost.ROWS[-1]) -> cost.CostCurve:
+    def _cost_of(model: Decoder, most_logits: int = cost.ROWS[-1]) -> cost.SavedCurve:
         key = {
             **identity(model),
             "most_logits": most_logits,
@@ -556,7 +563,7 @@ class Engine:
             "threads": kernels.threads(),
             "processor": cost.processor(),
         }
-        return cost.cached(cache_directory(), key, lambda: cost.measure(model, most_logits))
+        return cost.SavedCurve(cache_directory(), key, lambda: cost.measure(model, most_logits))
 
 
 def _load(model: str | Path, dtype: str, progress: Progress | None) -> tuple[Decoder, Tokenizer, str]:
