@@ -1,17 +1,18 @@
-"""Files that are there whole or not at all."""
+"""Where files are kept; files that are there whole or not at all."""
 
 import errno
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from slipstream import OptionError, files
-from slipstream.files import locked, read_record, write_record, write_whole
+from slipstream.files import NOWHERE, cache_directory, locked, read_record, user_cache, write_record, write_whole
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -134,3 +135,37 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"record\.json: can't be read: .*: make it anew"):
         read_record(tmp_path / "record.json", "make it anew")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SLIPSTREAM_CACHE", "~/mine")
+    assert cache_directory() == tmp_path / "mine"
+    monkeypatch.delenv("SLIPSTREAM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_directory() == tmp_path / "xdg" / "slipstream"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_directory() == tmp_path / ".cache" / "slipstream"
+
+
+def test_a_cache_that_cannot_be_made_is_temporary_and_the_users_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"slipstream-{os.getuid()}"
+    assert user_cache("other") == own / "other"
+    assert cache_directory() == own / "slipstream"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    own.chmod(0o770)
+    assert cache_directory() == NOWHERE  # others may have put something there
+    own.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    own.symlink_to(tmp_path / "elsewhere")
+    assert cache_directory() == NOWHERE
+    own.unlink()
+    own.write_text("in the way")
+    assert cache_directory() == NOWHERE
+    with pytest.raises(OSError, match="Not a directory"):
+        write_record(cache_directory() / "record.json", {})

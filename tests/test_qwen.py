@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from slipstream import Engine, Request, SamplingParams
+from slipstream.files import cache_directory
 from slipstream.models.checkpoint import open_checkpoint
 from slipstream.models.decoder import Decoder, Segment
-from slipstream.models.default_model import cache_directory
 
 pytestmark = pytest.mark.qwen
 

@@ -20,12 +20,13 @@ from slipstream.drafters import DRAFTERS, Drafter, History, Models, ReadsLogits
 from slipstream.drafters.layer_skip import LayerSkipDrafter
 from slipstream.drafters.store import Store
 from slipstream.errors import OptionError
+from slipstream.files import cache_directory
 from slipstream.grammar import GrammarCompiler
 from slipstream.metrics import count_pass
 from slipstream.models.checkpoint import Checkpoint, Progress, open_checkpoint
 from slipstream.models.config import ModelConfig
 from slipstream.models.decoder import Decoder, Segment
-from slipstream.models.default_model import DEFAULT_MODEL, cache_directory
+from slipstream.models.default_model import DEFAULT_MODEL
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.passes import (
     Verified,

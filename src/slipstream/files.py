@@ -1,9 +1,10 @@
-"""Files of Slipstream's own: there whole or not at all; and the JSON records among them."""
+"""Files of Slipstream's own: where they are kept; there whole or not at all; JSON records among them; locks."""
 
 import errno
 import json
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,10 +13,60 @@ from typing import Any
 
 from slipstream.errors import OptionError
 
-__all__ = ["locked", "read_record", "write_record", "write_whole"]
+__all__ = ["NOWHERE", "cache_directory", "locked", "read_record", "user_cache", "write_record", "write_whole"]
 
 LOCK_SECONDS = 60
 """Longest wait for a lock: writing takes far less."""
+
+NOWHERE = Path(os.devnull, "slipstream")
+"""A directory that can't be: no file is found in it, and none can be written there."""
+
+
+def cache_directory() -> Path:
+    """Where Slipstream keeps what can be had again: $SLIPSTREAM_CACHE, else user_cache("slipstream").
+
+    Raises OptionError where SLIPSTREAM_CACHE begins with the home directory of a user who has none.
+    """
+    own = os.environ.get("SLIPSTREAM_CACHE")
+    if not own:
+        return user_cache("slipstream")
+    directory = Path(os.path.expanduser(own))
+    if directory.parts[:1] == ("~",):
+        raise OptionError(f"SLIPSTREAM_CACHE is {own!r}, and this user has no home directory: give a path without ~")
+    return directory
+
+
+def user_cache(name: str) -> Path:
+    """The directory of this name under $XDG_CACHE_HOME, else under ~/.cache.
+
+    Where that isn't there and can't be made, as in a container without a home directory, it is the one under
+    slipstream-UID in the system's temporary directory, which is made here for this user alone; NOWHERE if even that
+    can't be had, or if it is somebody else's.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    usual = Path(base, name)
+    if os.path.isabs(base) and (os.access(usual, os.R_OK | os.X_OK) or _can_be_made(usual)):
+        return usual
+    temporary = _temporary_directory()
+    return temporary / name if temporary else NOWHERE
+
+
+def _can_be_made(directory: Path) -> bool:
+    parent = next((parent for parent in directory.parents if os.path.exists(parent)), directory)
+    return os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
+
+
+def _temporary_directory() -> Path | None:
+    """This user's own; others can make theirs there too, so who owns it is looked at."""
+    user = os.getuid() if hasattr(os, "getuid") else None  # on Windows the temporary directory is the user's own
+    try:
+        directory = Path(tempfile.gettempdir(), "slipstream" if user is None else f"slipstream-{user}")
+        directory.mkdir(mode=0o700, exist_ok=True)
+        state = directory.lstat()
+    except OSError:
+        return None
+    is_own = stat.S_ISDIR(state.st_mode) and (user is None or (state.st_uid == user and not state.st_mode & 0o077))
+    return directory if is_own else None
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:

