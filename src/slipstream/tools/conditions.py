@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slipstream.machine import MOST_IN_USE, Watch
 from slipstream.tools.environment import describe
 
-__all__ = ["Conditions", "peak_memory_bytes", "read_bandwidth_apart"]
+__all__ = ["Conditions", "apart", "peak_memory_bytes", "read_bandwidth_apart"]
 
 MOST_BANDWIDTH_CHANGE = 0.15
 MOST_SPEED_CHANGE = 0.10
@@ -61,8 +61,14 @@ class Conditions:
 
 def read_bandwidth_apart() -> float:
     """bench_kernels.read_bandwidth, from a process of its own: what it reads counts for nothing in this one's peak."""
-    code = "from slipstream.tools.bench_kernels import read_bandwidth; print(read_bandwidth())"
-    return float(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+    return float(apart("from slipstream.tools.bench_kernels import read_bandwidth; print(read_bandwidth())"))
+
+
+def apart(code: str) -> str:
+    """What Python code prints in a process of its own, which imports from where this one does: of itself, python -c
+    would run modules of the current directory."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; {code}"
+    return subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def processors_in_use(seconds: float = 1.0) -> float | None:
