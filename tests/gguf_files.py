@@ -136,8 +136,22 @@ def write(
     return path
 
 
-def make(path: Path, architecture: str = "llama", seed: int = 0, **overrides: Any) -> Path:
-    """The GGUF file of the model that tiny.make(…) writes as a directory with the same arguments."""
+def write_parts(
+    folder: Path, stem: str, metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], count: int
+) -> list[Path]:
+    """Writes a model in several files; the first has the metadata."""
+    names = list(tensors)
+    files = []
+    for part in range(count):
+        own = {"general.architecture": metadata["general.architecture"], "split.no": part, "split.count": count}
+        path = folder / f"{stem}-{part + 1:05}-of-{count:05}.gguf"
+        chosen = {name: tensors[name] for name in names[part::count]}
+        files.append(write(path, (metadata if part == 0 else {}) | own, chosen))
+    return files
+
+
+def contents(architecture: str = "llama", seed: int = 0, **overrides: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metadata and tensors of the model that tiny.make(…) writes as a directory with the same arguments."""
     settings = tiny.config(architecture, **overrides)
     tensors = {}
     for name, tensor in tiny.weights(settings, seed).items():
@@ -145,4 +159,9 @@ def make(path: Path, architecture: str = "llama", seed: int = 0, **overrides: An
             if projection in name and settings["model_type"] in ("llama", "mistral", "smollm3"):
                 tensor = paired(tensor, settings[heads])
         tensors[gguf_name(name)] = tensor
-    return write(path, model_metadata(settings) | byte_level_metadata(), tensors)
+    return model_metadata(settings) | byte_level_metadata(), tensors
+
+
+def make(path: Path, architecture: str = "llama", seed: int = 0, **overrides: Any) -> Path:
+    """The GGUF file of that model."""
+    return write(path, *contents(architecture, seed, **overrides))

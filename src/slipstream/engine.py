@@ -141,7 +141,8 @@ class Engine:
     ) -> "Engine":
         """Loads a model and what its drafters need.
 
-        model                   a GGUF file, a safetensors directory, a hub id, or the default model's name
+        model                   a GGUF file, a safetensors directory, a hub id such as "org/name" or "org/name:Q8_0", or
+                                the default model's name
         draft_model             the same, for the drafter draft_model; it guesses only the commonest of very many tokens
         dtype                   one of DTYPES, for the model; a draft model takes int8 for float weights, its own for
                                 quantised ones: what it guesses is verified, so its precision can't change the output

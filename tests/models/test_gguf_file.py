@@ -141,11 +141,7 @@ def test_reads_the_real_file_fast(smollm2_path: Path) -> None:
 
 def test_a_model_in_several_parts_is_one_model(tmp_path: Path, parts: Parts) -> None:
     metadata, tensors = parts
-    names = list(tensors)
-    for part in range(3):
-        own = {"general.architecture": "llama", "split.no": part, "split.count": 3}
-        chosen = {name: tensors[name] for name in names[part::3]}
-        gguf_files.write(tmp_path / f"m-0000{part + 1}-of-00003.gguf", (metadata if part == 0 else {}) | own, chosen)
+    gguf_files.write_parts(tmp_path, "m", metadata, tensors, 3)
     whole = open_checkpoint(gguf_files.write(tmp_path / "whole" / "m.gguf", metadata, tensors))
     for given_path in (tmp_path / "m-00001-of-00003.gguf", tmp_path / "m-00002-of-00003.gguf", tmp_path):
         split = open_checkpoint(given_path)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf_files
@@ -96,10 +97,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Snapshot], list[list[str]]
     def put(snapshot: Snapshot) -> list[list[str]]:
         asked: list[list[str]] = []
 
-        def download(model: str, *, allow_patterns: list[str], tqdm_class: Any) -> str:
+        def download(model: str, *, allow_patterns: list[str], tqdm_class: Any, local_files_only: bool) -> str:
             asked.append(allow_patterns)
             return snapshot(model, tqdm_class)
 
+        siblings = [SimpleNamespace(rfilename=name) for name in ("config.json", "model.safetensors")]
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda api, model: SimpleNamespace(siblings=siblings))
         monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
         return asked
 

@@ -18,7 +18,8 @@ from slipstream.files import cache_directory
 from slipstream.models.checkpoint import open_checkpoint
 from slipstream.models.config import ARCHITECTURES
 from slipstream.models.default_model import DEFAULT_MODEL, default_model_path
-from slipstream.models.hub import hub_library
+from slipstream.models.gguf_choice import gguf_models, names
+from slipstream.models.hub import files_under, has_safetensors, hub_library
 from slipstream.models.tensors import BLOCKS
 
 __all__ = ["Found", "find_models", "models"]
@@ -65,8 +66,8 @@ def models(as_json: bool) -> None:
         table.add_row(Text(visible(other.model)), decimal(other.bytes), where)
     console.print(table)
     console.print(
-        f"\nLoadable: .gguf files, directories of safetensors and hub ids, of the architectures "
-        f"{', '.join(ARCHITECTURES)}, with weights in {', '.join(BLOCKS)}. "
+        f"\nLoadable: .gguf files, directories of safetensors and models of the hub (org/name, org/name:Q8_0), of the "
+        f"architectures {', '.join(ARCHITECTURES)}, with weights in {', '.join(BLOCKS)}. "
         f"Models are kept in {cache_directory()} and in the hub's own cache."
     )
 
@@ -74,28 +75,40 @@ def models(as_json: bool) -> None:
 def find_models() -> Iterator[Found]:
     """The models in Slipstream's cache, but for the default one, and in the Hugging Face hub's."""
     cache = cache_directory()
-    for path in sorted(cache.iterdir()) if cache.is_dir() else []:
-        if path.name.startswith(".") or path == default_model_path():
-            continue
-        if path.suffix == ".gguf" or (path / "config.json").is_file() or (path.is_dir() and any(path.glob("*.gguf"))):
-            files = path.rglob("*") if path.is_dir() else [path]
-            yield Found(
-                str(path), str(path), sum(file.stat().st_size for file in files if file.is_file()), _problem(path)
-            )
+    paths = sorted(cache.iterdir()) if cache.is_dir() else []
+    yield from _found_in(cache, [path.name for path in paths if path.is_file() and path != default_model_path()])
+    for path in paths:
+        if path.is_dir() and not path.name.startswith("."):
+            yield from _found_in(path, files_under(path))
     yield from _find_hub_models()
 
 
 def _find_hub_models() -> Iterator[Found]:
     library = hub_library()
     try:
-        repositories = library.scan_cache_dir().repos
-    except library.CacheNotFound:
+        repositories = library.scan_cache_dir(library.constants.HF_HUB_CACHE).repos
+    except (library.CacheNotFound, OSError, ValueError):  # none, or none that this user may read
         return
     for repository in sorted(repositories, key=lambda repository: repository.repo_id):
-        newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)
-        if repository.repo_type == "model" and newest is not None:
-            path = newest.snapshot_path
-            yield Found(repository.repo_id, str(path), repository.size_on_disk, _problem(path))
+        revisions = sorted(repository.revisions, key=lambda revision: ("main" in revision.refs, revision.last_modified))
+        if repository.repo_type == "model" and revisions:
+            path = revisions[-1].snapshot_path
+            yield from _found_in(path, files_under(path), repository.repo_id)
+
+
+def _found_in(path: Path, files: list[str], repository: str | None = None) -> Iterator[Found]:
+    """The models in a directory: that of safetensors, and each of GGUF; by their names on the hub, else by their paths.
+    A repository that holds none is told, with the problem."""
+    ggufs = gguf_models(files)
+    if has_safetensors(files) or (not ggufs and (repository or "config.json" in files)):
+        yield _found(repository or str(path), path, [path / file for file in files if not file.endswith(".gguf")])
+    named = names(repository, ggufs) if repository else {str(path / model.files[0]): model for model in ggufs}
+    for name, model in named.items():
+        yield _found(name, path / model.files[0], [path / file for file in model.files])
+
+
+def _found(name: str, path: Path, files: list[Path]) -> Found:
+    return Found(name, str(path), sum(file.stat().st_size for file in files if file.is_file()), _problem(path))
 
 
 def _problem(path: Path) -> str | None:

@@ -216,7 +216,8 @@ _MODEL = {
         metavar="MODEL",
         default=DEFAULT_MODEL,
         show_default=True,
-        help="A .gguf file, a directory of safetensors, a hub id, or the default model's name.",
+        help="A .gguf file, a directory of safetensors, a model of the Hugging Face hub (org/name; org/name:Q8_0 or "
+        "org/name/file.gguf for one of its GGUF files), or the default model's name.",
     ),
     "threads": click.option(
         "--threads",
@@ -231,7 +232,9 @@ _MODEL = {
 
 _DRAFT_MODEL = {
     "draft_model": click.option(
-        "--draft-model", metavar="MODEL", help="A smaller model that drafts, best one with the same tokenizer."
+        "--draft-model",
+        metavar="MODEL",
+        help="A smaller model that drafts, best one with the same tokenizer; named as for --model.",
     ),
 }
 

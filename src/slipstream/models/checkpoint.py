@@ -1,7 +1,6 @@
 """Opens a model wherever it is: by name, as a file, as a directory, or on the Hugging Face hub."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -9,8 +8,9 @@ from typing import Protocol
 from slipstream.errors import ModelError
 from slipstream.models.config import ModelConfig
 from slipstream.models.default_model import DEFAULT_MODEL, fetch_default_model
+from slipstream.models.gguf_choice import gguf_models
 from slipstream.models.gguf_file import GgufCheckpoint, is_gguf
-from slipstream.models.hub import fetch_from_hub
+from slipstream.models.hub import fetch_from_hub, has_safetensors, hub_name
 from slipstream.models.safetensors_dir import SafetensorsCheckpoint, refuse_adapter
 from slipstream.models.tensors import Tensor
 from slipstream.models.tokenizer import Tokenizer
@@ -41,8 +41,11 @@ class Checkpoint(Protocol):
 
 
 def open_checkpoint(model: str | Path, progress: Progress | None = None) -> Checkpoint:
-    """Opens a model: the default one by its name (DEFAULT_MODEL, fetched on first use), a .gguf file (or the first of
-    several parts), a directory with safetensors or with one GGUF model, or a hub id "org/name".
+    """Opens a model: the default one by its name (DEFAULT_MODEL, fetched on first use), a .gguf file (or one of
+    several parts), a directory with safetensors or with one GGUF model, or a model of the Hugging Face hub.
+
+    On the hub, "org/name" is the model in safetensors; where there are none, the GGUF file in Q4_K_M, else the first
+    in gguf_choice.PREFERRED. "org/name:Q8_0" is the GGUF file in that quantisation, "org/name/file.gguf" that file.
 
     Raises ModelError for anything that isn't there, is damaged, or that wouldn't be computed exactly.
     """
@@ -57,26 +60,26 @@ def open_checkpoint(model: str | Path, progress: Progress | None = None) -> Chec
             return _open_file(path)
     except OSError as error:
         raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    if isinstance(model, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".gguf"):
-        if not model.startswith("."):
-            return SafetensorsCheckpoint(fetch_from_hub(model, report), name=model)
+    if isinstance(model, str) and (on_hub := hub_name(model)):
+        name, path = fetch_from_hub(on_hub, report)
+        return SafetensorsCheckpoint(path, name) if path.is_dir() else GgufCheckpoint(path, name)
     raise ModelError(
         f"there is no model {str(model)!r}: give the name {DEFAULT_MODEL}, the path of a .gguf file, of a directory "
-        f"with config.json and model.safetensors, or a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct"
+        f"with config.json and model.safetensors, or a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct "
+        f"or org/name:Q4_K_M"
     )
 
 
 def _open_directory(path: Path) -> Checkpoint:
     refuse_adapter(path)
-    if (path / "config.json").is_file():
+    files = [file.name for file in path.iterdir()]
+    models = gguf_models(files)
+    if has_safetensors(files) or ("config.json" in files and not models):
         return SafetensorsCheckpoint(path)
-    models = [
-        file for file in sorted(path.glob("*.gguf")) if not re.search(r"-(?!00001-of)\d{5}-of-\d{5}\.gguf$", file.name)
-    ]
     if len(models) == 1:
-        return GgufCheckpoint(models[0])
+        return GgufCheckpoint(path / models[0].files[0])
     if models:
-        raise ModelError(f"{path}: it holds {len(models)} models: name one, such as {models[0]}")
+        raise ModelError(f"{path}: it holds {len(models)} models: name one, such as {path / models[0].files[0]}")
     raise ModelError(f"{path}: it holds no model: neither config.json nor a .gguf file")
 
 

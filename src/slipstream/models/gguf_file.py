@@ -243,10 +243,10 @@ def _files_of(path: Path) -> list[Path]:
 class GgufCheckpoint:
     """A model in one GGUF file or several. See Checkpoint for what it offers."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str | None = None) -> None:
         """Reads the headers only. Raises ModelError for a damaged file or a model that can't be used."""
         self.files = tuple(_files_of(path))
-        self.name = path.stem
+        self.name = name or path.stem
         headers = [read_header(file, index) for index, file in enumerate(self.files)]
         self._metadata = headers[0].metadata
         if self._metadata.get("general.type") == "adapter":
