@@ -488,10 +488,12 @@ def test_models_lists_what_is_in_the_cache(run, tiny_path, tmp_path, monkeypatch
     found = {other["model"]: other for other in record(run("models", "--json"))["others"]}
     assert found[str(tmp_path / "tiny")]["problem"] is None
     assert found[str(tmp_path / "tiny")]["bytes"] > 0
+    assert found[str(tmp_path / "tiny")]["end_tokens"] == {"<|endoftext|>": "settings", "<|im_end|>": "template"}
     assert "broken.gguf" in found[str(tmp_path / "broken.gguf")]["problem"]
     code, out, err = run("models")
     assert (code, err) == (0, "")
     assert "not here yet" in out
+    assert "<|im_end|>" in out
     assert "qwen3" in out
 
 

@@ -27,12 +27,20 @@ __all__ = ["Found", "find_models", "models"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model on this machine. model: what --model takes; problem: why it can't be loaded, None if it can."""
+    """A model on this machine.
+
+    model       what --model takes
+    problem     why it can't be loaded, None if it can
+    end_tokens  the tokens that end an answer, with who says so: the model's settings, its chat template, or the name
+    remarks     what the user should know of how its files are read
+    """
 
     model: str
     path: str
     bytes: int
     problem: str | None
+    end_tokens: dict[str, str]
+    remarks: tuple[str, ...]
 
 
 @click.command(
@@ -42,11 +50,12 @@ class Found:
 def models(as_json: bool) -> None:
     """List the default model, other models in the cache, and what can be loaded."""
     default = default_model_path()
-    size = default.stat().st_size if default.is_file() else None
+    here = _found(DEFAULT_MODEL, default, [default]) if default.is_file() else None
     others = list(find_models())
     if as_json:
+        found = {"model": DEFAULT_MODEL, "path": str(default), "bytes": None} if here is None else asdict(here)
         record = {
-            "default": {"model": DEFAULT_MODEL, "path": str(default), "cached": size is not None, "bytes": size},
+            "default": {**found, "cached": here is not None},
             "others": [asdict(other) for other in others],
             "architectures": list(ARCHITECTURES),
             "tensor_types": list(BLOCKS),
@@ -55,16 +64,22 @@ def models(as_json: bool) -> None:
         return
     console = Console(highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("Model", "Size", "Where"):
+    for heading in ("Model", "Size", "Answers end at", "Where"):
         table.add_column(heading, justify="right" if heading == "Size" else "left", overflow="fold")
-    where = Text(str(default)) if size is not None else Text("not here yet: fetched on first use (98 MB)", "yellow")
-    table.add_row(Text(f"{DEFAULT_MODEL} (default)", "green"), decimal(size) if size is not None else "", where)
-    for other in others:
-        where = Text(
-            visible(other.path) if other.problem is None else visible(other.problem), "red" if other.problem else ""
-        )
-        table.add_row(Text(visible(other.model)), decimal(other.bytes), where)
+    if here is None:
+        where = Text("not here yet: fetched on first use (98 MB)", "yellow")
+        table.add_row(Text(f"{DEFAULT_MODEL} (default)", "green"), "", "", where)
+    for model in [*([here] if here else []), *others]:
+        name = Text(f"{DEFAULT_MODEL} (default)", "green") if model is here else Text(visible(model.model))
+        where = Text(visible(model.problem), "red") if model.problem else Text(visible(model.path))
+        if where.plain == name.plain:
+            where = Text()
+        ends = ", ".join(f"{visible(token)} ({source})" for token, source in model.end_tokens.items())
+        table.add_row(name, decimal(model.bytes), Text(ends), where)
     console.print(table)
+    for model in [*([here] if here else []), *others]:
+        for remark in model.remarks:
+            console.print(Text(f"{visible(model.model)}: {visible(remark)}", "yellow"))
     console.print(
         f"\nLoadable: .gguf files, directories of safetensors and models of the hub (org/name, org/name:Q8_0), of the "
         f"architectures {', '.join(ARCHITECTURES)}, with weights in {', '.join(BLOCKS)}. "
@@ -108,12 +123,10 @@ def _found_in(path: Path, files: list[str], repository: str | None = None) -> It
 
 
 def _found(name: str, path: Path, files: list[Path]) -> Found:
-    return Found(name, str(path), sum(file.stat().st_size for file in files if file.is_file()), _problem(path))
-
-
-def _problem(path: Path) -> str | None:
+    size = sum(file.stat().st_size for file in files if file.is_file())
     try:
-        open_checkpoint(path).tokenizer()
+        tokenizer = open_checkpoint(path).tokenizer()
     except ModelError as error:
-        return str(error)
-    return None
+        return Found(name, str(path), size, str(error), {}, ())
+    ends = {tokenizer.token_string(token) or f"token {token}": who for token, who in tokenizer.end_tokens.items()}
+    return Found(name, str(path), size, None, dict(ends), tokenizer.remarks)
