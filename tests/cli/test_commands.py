@@ -317,7 +317,7 @@ def test_a_memory_that_is_no_use_is_refused(tiny, tmp_path):
 
 def test_compare_json_has_the_agreed_shape(tiny, tiny_path, tmp_path):
     (tmp_path / "prompts.txt").write_text("hello\nthe the the the\n")
-    options = ["--prompts", tmp_path / "prompts.txt", "--max-tokens", 16, "--draft-model", tiny_path]
+    options = ["--prompts", tmp_path / "prompts.txt", "--max-tokens", 16, "--ignore-eos", "--draft-model", tiny_path]
     result = record(tiny("compare", "--json", *options))
     assert list(result) == ["model", "plain", "drafters"]
     assert result["plain"]["completion_tokens"] == 32
