@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from slipstream.models.default_model import cache_directory
+from slipstream.files import cache_directory
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ from rich.text import Text
 from slipstream import kernels
 from slipstream.cli.render import counted, speedup_text, tracking, verdict_text
 from slipstream.errors import ModelError, OptionError
+from slipstream.files import cache_directory
 from slipstream.models.checkpoint import open_checkpoint
-from slipstream.models.default_model import cache_directory
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.tools.bench_generate import LOOP, SHORTEST, loop_start
 from slipstream.tools.conditions import Conditions
