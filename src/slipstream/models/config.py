@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import ModelError
+from slipstream.models.rotation import inverse_frequencies, logarithm
 
 __all__ = ["ARCHITECTURES", "ModelConfig"]
 
@@ -390,7 +391,7 @@ def _rope(rope: _Settings, head_dim: int, context_length: int) -> tuple[NDArray[
     """
     kind = rope.get("rope_type", str)
     base = rope.positive("rope_theta")
-    frequencies = base ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    frequencies = inverse_frequencies(base, head_dim)
     if kind == "default":
         return frequencies, 1.0, context_length
     if kind == "dynamic":
@@ -424,7 +425,7 @@ def _yarn(
     head_dim = 2 * len(frequencies)
 
     def dimension(turns: float) -> float:
-        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+        return head_dim * logarithm(original / (turns * 2 * math.pi)) / (2 * logarithm(base))
 
     low, high = dimension(rope.positive("beta_fast", 32.0)), dimension(rope.positive("beta_slow", 1.0))
     if rope.get("truncate", bool, True):
@@ -436,7 +437,7 @@ def _yarn(
 
 def _yarn_attention_factor(rope: _Settings, factor: float) -> float:
     def magnitude(scale: float) -> float:
-        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+        return 0.1 * scale * logarithm(factor) + 1.0 if factor > 1 else 1.0
 
     mscale, mscale_all = (rope.values.get(name) for name in ("mscale", "mscale_all_dim"))
     if rope.values.get("attention_factor") is not None:

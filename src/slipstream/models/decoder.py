@@ -16,6 +16,7 @@ from slipstream import kernels
 from slipstream.cache import KVCache
 from slipstream.models.checkpoint import Checkpoint, Progress
 from slipstream.models.config import ModelConfig
+from slipstream.models.rotation import Rotations
 from slipstream.tree import depths, is_chain, path_to
 
 __all__ = ["Decoder", "Segment"]
@@ -62,6 +63,7 @@ class Decoder:
         self.dtype = dtype
         self.weight_bytes = 0
         config = self.config
+        self.rotations = Rotations(config.inverse_frequencies, config.rope_attention_factor)
         self.embedding = self._matrix(checkpoint, "model.embed_tokens.weight")
         self.norm = self._vector(checkpoint, "model.norm.weight")
         if config.tied_embeddings and shortlist is None:
@@ -133,12 +135,11 @@ class Decoder:
                 prefix[row] = length + in_place
                 ancestors.append(tuple(length + node for node in path[in_place:]))
             prefixes.append(prefix)
-        angles = np.multiply.outer(np.concatenate(positions), self.config.inverse_frequencies)  # (rows, head_dim / 2)
-        factor = self.config.rope_attention_factor
+        cos, sin = self.rotations.at(np.concatenate(positions))  # (rows, head_dim / 2) each
         counts = [len(segment.tokens) for segment in segments]
         return kernels.Rows(
-            cos=(np.cos(angles) * factor).astype(np.float32),
-            sin=(np.sin(angles) * factor).astype(np.float32),
+            cos=cos,
+            sin=sin,
             sequence=np.repeat(np.arange(len(segments), dtype=np.int32), counts),
             slot=np.concatenate(slots),
             prefix=np.concatenate(prefixes),
