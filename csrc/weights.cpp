@@ -1,7 +1,6 @@
 #include "weights.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -100,15 +99,14 @@ void pack_quantised(const std::byte* const* sources, const Format& format, int64
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
     const size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE, rounded = round_up(bytes + 1, alignment);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
-    if (!memory_) throw std::bad_alloc();
+    memory_ = {static_cast<std::byte*>(::operator new(rounded, std::align_val_t(alignment))), Free{alignment}};
 #if defined(__linux__)
     if (alignment == HUGE_PAGE) madvise(memory_.get(), rounded, MADV_HUGEPAGE);
 #endif
 }
 
 void Buffer::Free::operator()(std::byte* memory) const {
-    std::free(memory);
+    ::operator delete(memory, std::align_val_t(alignment));
 }
 
 Weight::Weight(const std::byte* rows, const Format& format, int64_t out_features, int64_t in_features, WeightType type,

@@ -18,9 +18,10 @@ class Buffer {
 
   private:
     struct Free {
+        size_t alignment;
         void operator()(std::byte* memory) const;
     };
-    std::unique_ptr<std::byte, Free> memory_;
+    std::unique_ptr<std::byte, Free> memory_{nullptr, Free{1}};
     size_t size_ = 0;
 };
 
