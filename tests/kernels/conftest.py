@@ -7,6 +7,7 @@ from slipstream.kernels import _native, reference
 
 settings.register_profile("kernels", deadline=None)  # a shared machine may pause for longer than any deadline
 settings.load_profile("kernels")
+settings.register_profile("emulated", deadline=None, max_examples=20)  # make test-neon: emulation is slow
 
 
 @pytest.fixture(params=[_native, reference], ids=["native", "reference"])
