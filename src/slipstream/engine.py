@@ -1,5 +1,7 @@
 """The engine: prompt → propose → target pass → verify → commit → tokens. Plain decoding is this path with no drafts."""
 
+import math
+import os
 import secrets
 import threading
 import time
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import cost, kernels
+from slipstream.checks import FILE, FLAG, FUNCTION, PATH, check, checked, instance, number, one_of, several
 from slipstream.controller import Controller, ModelSource
 from slipstream.drafters import DRAFTERS, Drafter, History, Models, ReadsLogits
 from slipstream.drafters.layer_skip import LayerSkipDrafter
@@ -44,6 +47,7 @@ from slipstream.scheduler import Scheduled, Scheduler, Sequence
 from slipstream.stopping import StopChecker
 from slipstream.types import (
     NO_TOKEN,
+    NUM_SPECULATIVE_TOKENS,
     ROOT,
     Completion,
     Draft,
@@ -85,6 +89,37 @@ INT8_BLOCK = 32
 
 NO_DRAFT = Draft.chain(())
 
+_NAME = instance(str, "use a name")
+_SIZE = number(1, math.inf, "use 1 or more requests at once", whole=True)
+
+_REQUESTS = several("use a list of Request(…)")
+_REQUEST = instance(Request, "use Request(…)")
+
+_PARTS_RULES = {
+    "models": instance(Models, "use Models(…), or Engine.load"),
+    "model_name": _NAME,
+    "drafter": _NAME,
+    "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+    "max_batch_size": _SIZE,
+    "remember": FLAG,
+    "load_seconds": number(0, math.inf, "use 0 or more seconds"),
+    "tuned": instance(Profile, "use a Profile, or leave it out").or_none(),
+}
+
+_LOAD_RULES = {
+    "model": PATH._replace(remedy="give a model's name or path"),
+    "draft_model": PATH._replace(remedy="give a model's name or path, or leave it out").or_none(),
+    "dtype": one_of(*DTYPES),
+    "threads": number(1, 256, "use 1 to 256, or leave it out for all that this process may use", whole=True).or_none(),
+    "drafter": _NAME.or_none(),
+    "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+    "max_batch_size": _SIZE,
+    "corpus": PATH._replace(remedy="give the path of a folder, or leave it out").or_none(),
+    "remember": FILE._replace(remedy="use True, False or the path of a file").or_else(bool),
+    "progress": FUNCTION.or_none(),
+}
+"""What may be given to `Engine` and to `Engine.load`."""
+
 
 class Engine:
     """A loaded target model, its drafters, and the requests that run on them. Safe to call from several threads."""
@@ -102,7 +137,9 @@ class Engine:
         tuned: Profile | None = None,
     ) -> None:
         """Puts loaded parts together; `Engine.load` is the usual way in. tuned is the profile that drafter is from, and
-        says how many tokens it drafts. Raises OptionError for an unusable drafter."""
+        says how many tokens it drafts. Raises OptionError for an unusable drafter, and for a value of another type or
+        out of its range."""
+        check(_PARTS_RULES, locals())
         self.model_name = model_name
         self.load_seconds = load_seconds
         self.tuned = tuned
@@ -111,7 +148,7 @@ class Engine:
         self.config = models.target.config
         self.tokenizer = models.tokenizer
         self.eos_token_ids = frozenset(self.tokenizer.eos_token_ids)
-        self.scheduler = Scheduler(max_batch_size)
+        self.scheduler = Scheduler(int(max_batch_size))
         self._drafters: dict[str, Drafter] = {}
         self._cost: cost.CostCurve | None = None  # of the target's passes, once the controller wants to know
         self._curves: list[cost.SavedCurve] = []  # all that the controller knows
@@ -121,7 +158,7 @@ class Engine:
         self._inbox: dict[int, list[StepOutput]] = defaultdict(list)
         self._lock = threading.RLock()
         self.default_drafter = drafter
-        self.default_num_speculative_tokens = _check_draft_length(num_speculative_tokens)
+        self.default_num_speculative_tokens = None if num_speculative_tokens is None else int(num_speculative_tokens)
         self._drafter(self.default_drafter)
 
     @classmethod
@@ -160,8 +197,7 @@ class Engine:
 
         Raises ModelError for a model that can't be used, OptionError for an option that can't.
         """
-        if dtype not in DTYPES:
-            raise OptionError(f"dtype is {dtype!r}: use one of {', '.join(DTYPES)}")
+        check(_LOAD_RULES, locals())
         if drafter == "draft_model" and draft_model is None:
             raise OptionError(
                 "the drafter draft_model needs a draft model: give one with --draft-model (draft_model=…)"
@@ -170,22 +206,18 @@ class Engine:
             raise OptionError(f"corpus {corpus} and remember {remember} both say what lookup draws on: use one of them")
         started = time.perf_counter()
         if threads is not None:
-            kernels.set_threads(_checked_threads(threads))
+            kernels.set_threads(int(threads))
         target, tokenizer, name = _load(model, dtype, progress)
-        draft, draft_tokenizer = _load_draft(draft_model, progress) if draft_model else (None, None)
+        draft, draft_tokenizer = (None, None) if draft_model is None else _load_draft(draft_model, progress)
         untold = drafter is None and num_speculative_tokens is None
         tuned = read_profile(target, draft, DRAFTER_NAMES) if untold else None
-        store = None
+        store = _memory(remember, tokenizer)
         if corpus is not None:
             store = Store.from_folder(corpus, tokenizer, progress=progress)
-        elif not isinstance(remember, bool) and Path(remember).exists():
-            store = Store.load(remember, tokenizer)
-        elif remember:
-            store = Store(tokenizer)
         return cls(
             Models(target, tokenizer, draft, draft_tokenizer, store),
             model_name=name,
-            drafter=drafter or (tuned.drafter if tuned else Controller.name),
+            drafter=(tuned.drafter if tuned else Controller.name) if drafter is None else drafter,
             num_speculative_tokens=num_speculative_tokens,
             max_batch_size=max_batch_size,
             remember=bool(remember),
@@ -217,10 +249,12 @@ class Engine:
         drafter: str | None = None,
         num_speculative_tokens: int | None = None,
     ) -> Completion:
-        """Completes one prompt: text as it is, token ids, or chat messages. Raises OptionError for a bad request."""
+        """Completes one prompt: text as it is, token ids, or chat messages. Raises OptionError for a bad request,
+        ModelError for messages that the model's chat template refuses."""
+        request = Request(prompt, params, drafter, num_speculative_tokens)
         if params.n != 1:
             raise OptionError(f"n is {params.n} and generate gives one completion: use generate_batch or stream")
-        return self.generate_batch([Request(prompt, params, drafter, num_speculative_tokens)])[0]
+        return self.generate_batch([request])[0]
 
     def generate_batch(self, requests: SequenceOf[Request]) -> list[Completion]:
         """Completes several requests together, each with its own parameters, drafter and draft length.
@@ -260,7 +294,10 @@ class Engine:
         """Completes several requests together, pass by pass: each item is what was added to those that got tokens, in
         the order of their request_id, which is that of the requests. Otherwise as generate_batch and stream.
         """
-        sequences = [sequence for request in requests for sequence in self._sequences(request)]  # checks all first
+        several = list(checked("requests", requests, _REQUESTS))
+        for at, request in enumerate(several):
+            checked(f"requests[{at}]", request, _REQUEST)
+        sequences = [sequence for request in several for sequence in self._sequences(request)]  # checks all first
 
         def passes() -> Generator[list[StepOutput], None, None]:
             try:
@@ -462,8 +499,8 @@ class Engine:
             raise OptionError("the prompt is empty: give it at least one token")
         if len(tokens) >= context:
             raise OptionError(f"the prompt has {len(tokens)} tokens and the model's context is {context}: shorten it")
-        drafter = self._drafter(request.drafter or self.default_drafter)
-        num_speculative_tokens = _check_draft_length(request.num_speculative_tokens)
+        drafter = self._drafter(self.default_drafter if request.drafter is None else request.drafter)
+        num_speculative_tokens = request.num_speculative_tokens
         if num_speculative_tokens is None:
             num_speculative_tokens = self.default_num_speculative_tokens
         if num_speculative_tokens is None and request.drafter is None and self.tuned:
@@ -530,11 +567,10 @@ class Engine:
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if prompt and all(isinstance(item, Mapping) for item in prompt):
-            return self.tokenizer.encode_chat([item for item in prompt if isinstance(item, Mapping)])
-        tokens = [int(item) for item in prompt if isinstance(item, (int, np.integer))]
-        if len(tokens) < len(prompt):
-            raise OptionError("a prompt is a text, a list of token ids or a list of chat messages, not a mixture")
+        messages = [item for item in prompt if isinstance(item, Mapping)]
+        if messages:
+            return self.tokenizer.encode_chat(messages)
+        tokens = [item for item in prompt if isinstance(item, int)]  # all of them, as Request has checked
         self._check_ids("the prompt has", tokens)
         return tokens
 
@@ -609,13 +645,10 @@ def _usual_draft_length(drafter: Drafter) -> int:
     return tuned or DRAFT_LENGTH
 
 
-def _check_draft_length(num_speculative_tokens: int | None) -> int | None:
-    if num_speculative_tokens is not None and num_speculative_tokens < 0:
-        raise OptionError(f"num_speculative_tokens is {num_speculative_tokens}: use 0 (no drafts) or more")
-    return num_speculative_tokens
-
-
-def _checked_threads(threads: int) -> int:
-    if not 1 <= threads <= 256:
-        raise OptionError(f"threads is {threads}: use 1 to 256, or leave it out for all that this process may use")
-    return threads
+def _memory(remember: bool | str | Path, tokenizer: Tokenizer) -> Store | None:
+    """What lookup remembers at first: what was saved, where a file is named and there, else nothing."""
+    if remember is False:
+        return None
+    if remember is not True and os.path.lexists(remember):
+        return Store.load(remember, tokenizer)
+    return Store(tokenizer)

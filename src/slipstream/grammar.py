@@ -12,6 +12,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
+from slipstream.checks import one_line, shown
 from slipstream.errors import OptionError
 from slipstream.types import SamplingParams
 from slipstream.vocabulary import Vocabulary
@@ -109,8 +110,7 @@ class GrammarCompiler:
         value = getattr(params, name)
 
         def refuse(reason: str, remedy: str) -> OptionError:
-            shown = value if isinstance(value, str) else json.dumps(value, default=str)
-            return OptionError(f"{name} is {shown!r:.80}: {' '.join(reason.split())}: {remedy}")
+            return OptionError(f"{name} is {shown(value)}: {one_line(reason, 300)}: {remedy}")
 
         try:
             matcher = LLMatcher(self._ll_tokenizer(), _SOURCES[name](value), log_level=0)

@@ -5,18 +5,31 @@ Words (see docs/structure.md): a *drafter* proposes a *draft*; the *target* scor
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.checks import (
+    FLAG,
+    Rule,
+    check,
+    checked,
+    instance,
+    is_integer,
+    number,
+    one_of,
+    plain,
+    several,
+    shown,
+)
 from slipstream.errors import OptionError
 
 __all__ = [
     "NO_TOKEN",
+    "NUM_SPECULATIVE_TOKENS",
     "ROOT",
     "Completion",
     "Draft",
@@ -40,7 +53,7 @@ __all__ = [
 Message = Mapping[str, str]
 """One turn of a chat: {"role": "user", "content": "…"}."""
 
-Prompt = str | Sequence[int] | Sequence[Message]
+Prompt = str | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Message]
 """Text taken as it is, token ids, or chat messages (which go through the model's chat template)."""
 
 FinishReason = Literal["stop", "length", "blocked"]
@@ -135,16 +148,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words", "stop_token_ids"):
             value = getattr(self, name)
-            if isinstance(value, (str, bytes)):
-                raise OptionError(f"{name} is a tuple of strings, not the string {value!r}: write {name}=({value!r},)")
-            _require(isinstance(value, Iterable), name, value, "use a tuple")
-            object.__setattr__(self, name, tuple(value))
-        _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "use a mapping of ids to numbers")
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
-        for name, (kind, holds, remedy) in _RULES.items():
-            value = getattr(self, name)
-            right_kind = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-            _require(right_kind and holds(value), name, value, remedy)
+            several_of = several(f"use a tuple: {name}=({shown(value)},)")
+            object.__setattr__(self, name, tuple(checked(name, value, several_of)))
+        object.__setattr__(self, "logit_bias", dict(checked("logit_bias", self.logit_bias, _BIASES)))
+        for name, value in check(_RULES, {name: getattr(self, name) for name in _RULES}).items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "logit_bias", {int(token): plain(bias) for token, bias in self.logit_bias.items()})
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
         self._check_together()
 
     @property
@@ -182,14 +192,6 @@ class SamplingParams:
                 raise OptionError(f"{what}: {remedy}")
 
 
-def _number(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda value: low <= value <= high and math.isfinite(value)
-
-
-def _optional(low: int, high: float) -> Callable[[Any], bool]:
-    return lambda value: value is None or low <= value <= high
-
-
 def _texts(values: Sequence[object]) -> bool:
     return all(isinstance(value, str) and value and _is_unicode(value) for value in values)
 
@@ -198,68 +200,102 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-_REAL = (int, float, np.integer, np.floating)
-_INTEGER = (int, np.integer)
-_MAYBE_INTEGER = (*_INTEGER, NoneType)
-_INFINITY = math.inf
-_GRAMMAR_REMEDY = "give some text, or leave it out"
+def _some_text(*others: type) -> Rule:
+    return Rule((str,), lambda text: text.strip() != "", "give some text, or leave it out").or_else(*others).or_none()
 
-_RULES: dict[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str]] = {
-    "temperature": (_REAL, _number(0, _INFINITY), "use 0 (greedy) or more"),
-    "top_k": (_INTEGER, _number(0, _INFINITY), "use 0 (all tokens) or more"),
-    "top_p": (_REAL, lambda value: 0 < value <= 1, "use a value above 0 and up to 1"),
-    "min_p": (_REAL, _number(0, 1), "use a value from 0 to 1"),
-    "typical_p": (_REAL, lambda value: 0 < value <= 1, "use a value above 0 and up to 1"),
-    "repetition_penalty": (_REAL, _number(0.01, 100), "use a value from 0.01 to 100; 1 is no penalty"),
-    "frequency_penalty": (_REAL, _number(-100, 100), "use a value from -100 to 100; 0 is no penalty"),
-    "presence_penalty": (_REAL, _number(-100, 100), "use a value from -100 to 100; 0 is no penalty"),
-    "penalty_window": (_MAYBE_INTEGER, _optional(1, _INFINITY), "use 1 or more, or leave it out for all tokens"),
-    "no_repeat_ngram_size": (_INTEGER, _number(0, _INFINITY), "use 0 (off) or more"),
-    "logit_bias": (
-        dict,
-        lambda value: all(
-            isinstance(token, _INTEGER) and isinstance(bias, _REAL) and -100 <= bias <= 100
-            for token, bias in value.items()
-        ),
-        "use token ids and numbers from -100 to 100",
+
+_SHARE = number(0, 1, "use a value above 0 and up to 1", above=True)
+_COUNTED = number(-100, 100, "use a value from -100 to 100; 0 is no penalty")
+_LOGPROBS = number(0, 20, "use 0 to 20, or leave it out for none", whole=True).or_none()
+_BIAS = number(-100, 100, "use token ids and numbers from -100 to 100")
+_BIASES = instance(Mapping, "use a mapping of ids to numbers")
+
+_RULES: dict[str, Rule] = {
+    "temperature": number(0, math.inf, "use 0 (greedy) or more"),
+    "top_k": number(0, math.inf, "use 0 (all tokens) or more", whole=True),
+    "top_p": _SHARE,
+    "min_p": number(0, 1, "use a value from 0 to 1"),
+    "typical_p": _SHARE,
+    "repetition_penalty": number(0.01, 100, "use a value from 0.01 to 100; 1 is no penalty"),
+    "frequency_penalty": _COUNTED,
+    "presence_penalty": _COUNTED,
+    "penalty_window": number(1, math.inf, "use 1 or more, or leave it out for all tokens", whole=True).or_none(),
+    "no_repeat_ngram_size": number(0, math.inf, "use 0 (off) or more", whole=True),
+    "logit_bias": Rule(
+        (dict,),
+        lambda biases: all(is_integer(token) and _BIAS.allows(bias) for token, bias in biases.items()),
+        _BIAS.remedy,
     ),
-    "bad_words": (tuple, _texts, "use texts that aren't empty"),
-    "min_tokens": (_INTEGER, _number(0, _INFINITY), "use 0 or more"),
-    "json_schema": (
-        (Mapping, str, NoneType),
-        lambda value: not isinstance(value, str) or value.strip() != "",
-        _GRAMMAR_REMEDY,
-    ),
-    "regex": ((str, NoneType), lambda value: value is None or value != "", _GRAMMAR_REMEDY),
-    "grammar": ((str, NoneType), lambda value: value is None or value.strip() != "", _GRAMMAR_REMEDY),
-    "seed": (_MAYBE_INTEGER, _optional(0, 2**64 - 1), "use 0 to 2**64 - 1"),
-    "n": (_INTEGER, _number(1, 128), "use 1 to 128"),
-    "verification": (str, lambda value: value in ("match", "rejection"), "use match or rejection"),
-    "max_tokens": (_MAYBE_INTEGER, _optional(0, _INFINITY), "use 0 or more, or leave it out"),
-    "stop": (tuple, _texts, "use texts; a stop string can't be empty"),
-    "stop_token_ids": (tuple, lambda value: all(isinstance(token, _INTEGER) for token in value), "use token ids"),
-    "ignore_eos": (bool, lambda value: True, "use True or False"),
-    "logprobs": (_MAYBE_INTEGER, _optional(0, 20), "use 0 to 20, or leave it out for none"),
-    "logprobs_of": (str, lambda value: value in ("raw", "processed"), "use raw or processed"),
-    "prompt_logprobs": (_MAYBE_INTEGER, _optional(0, 20), "use 0 to 20, or leave it out for none"),
-    "echo": (bool, lambda value: True, "use True or False"),
+    "bad_words": Rule((tuple,), _texts, "use texts that aren't empty"),
+    "min_tokens": number(0, math.inf, "use 0 or more", whole=True),
+    "json_schema": _some_text(Mapping),
+    "regex": Rule((str,), lambda text: text != "", "give some text, or leave it out").or_none(),
+    "grammar": _some_text(),
+    "seed": number(0, 2**64 - 1, "use 0 to 2**64 - 1", whole=True).or_none(),
+    "n": number(1, 128, "use 1 to 128", whole=True),
+    "verification": one_of("match", "rejection"),
+    "max_tokens": number(0, math.inf, "use 0 or more, or leave it out", whole=True).or_none(),
+    "stop": Rule((tuple,), _texts, "use texts; a stop string can't be empty"),
+    "stop_token_ids": Rule((tuple,), lambda ids: all(map(is_integer, ids)), "use token ids"),
+    "ignore_eos": FLAG,
+    "logprobs": _LOGPROBS,
+    "logprobs_of": one_of("raw", "processed"),
+    "prompt_logprobs": _LOGPROBS,
+    "echo": FLAG,
 }
-"""What each option may be: its types, its range, and what to say otherwise."""
+"""What each option may be."""
 
 
-def _require(holds: bool, name: str, value: object, remedy: str) -> None:
-    if not holds:
-        raise OptionError(f"{name} is {value!r}: {remedy}")
+NUM_SPECULATIVE_TOKENS = number(0, math.inf, "use 0 (no drafts) or more", whole=True).or_none()
+"""What it may be, of a request and of an engine."""
+
+_REQUEST_RULES = {
+    "params": instance(SamplingParams, "use SamplingParams(…)"),
+    "drafter": instance(str, "use a drafter's name, or leave it out").or_none(),
+    "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to complete. None for drafter or num_speculative_tokens means the engine's own setting."""
+    """One prompt to complete. None for drafter or num_speculative_tokens means the engine's own setting.
+
+    Raises OptionError at construction for a prompt that is none of what Prompt lists, or a value of another type.
+    """
 
     prompt: Prompt
     params: SamplingParams = field(default_factory=SamplingParams)
     drafter: str | None = None
     num_speculative_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", _checked_prompt(self.prompt))
+        for name, value in check(_REQUEST_RULES, {name: getattr(self, name) for name in _REQUEST_RULES}).items():
+            object.__setattr__(self, name, value)
+
+
+def _checked_prompt(prompt: object) -> str | tuple[int, ...] | tuple[Message, ...]:
+    """A prompt in one of three forms."""
+    remedy = "a prompt is a text, a list of token ids or a list of chat messages"
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, (bytes, bytearray, memoryview)):
+        raise OptionError(f"the prompt is {shown(prompt)}, which may be text or ids: decode it, or give a list of ids")
+    if isinstance(prompt, np.ndarray):
+        if prompt.ndim != 1 or not (prompt.size == 0 or np.issubdtype(prompt.dtype, np.integer)):
+            raise OptionError(f"the prompt is an array of {prompt.dtype} of shape {prompt.shape}: use integers, (n,)")
+        prompt = prompt.tolist()
+    if not isinstance(prompt, Sequence):
+        raise OptionError(f"the prompt is {shown(prompt)}: {remedy}")
+    if not len(prompt):
+        raise OptionError("the prompt is empty: give it at least one token")
+    kinds = set(map(type, prompt))
+    if all(issubclass(kind, Mapping) for kind in kinds):
+        return tuple(prompt)
+    if all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
+        return tuple(map(int, prompt))
+    wrong = next((item for item in prompt if not isinstance(item, Mapping) and not is_integer(item)), prompt[0])
+    raise OptionError(f"the prompt has {shown(wrong)} in it: {remedy}, not a mixture")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

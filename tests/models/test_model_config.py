@@ -1,6 +1,7 @@
 """Settings: what they mean, and which of them are refused because they would change results."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tiny
 
 from slipstream.errors import ModelError
-from slipstream.models.config import ModelConfig
+from slipstream.models.config import _GGUF_KEYS, ModelConfig
 
 
 def read(architecture: str = "llama", generation: dict[str, Any] | None = None, **overrides: Any) -> ModelConfig:
@@ -189,3 +190,94 @@ def test_yarn_scaling() -> None:
     assert read(rope_scaling=scaling | {"attention_factor": 1.25}).rope_attention_factor == 1.25
     both = read(rope_scaling=scaling | {"mscale": 0.5, "mscale_all_dim": 1.0})
     assert both.rope_attention_factor == pytest.approx((0.05 * math.log(4) + 1) / (0.1 * math.log(4) + 1))
+
+
+# Anything that JSON or GGUF metadata can hold ------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2, 3, 2**31, 10**30, 10**400, 0.0, 0.5, -1.5, 1e308, 1e-308, math.inf, math.nan),
+    *(
+        "",
+        "x",
+        "llama",
+        "yarn",
+        [],
+        [0],
+        [1, 2],
+        [[]],
+        [None],
+        ["a"],
+        [1.5],
+        {},
+        {"a": 1},
+        {"a": {}},
+        {"rope_type": []},
+    ),
+]
+ROPE = {
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn": {
+        "factor": 4.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "truncate": True,
+    },
+    "linear": {"factor": 2.0},
+    "dynamic": {"factor": 2.0, "original_max_position_embeddings": 64},
+}
+MORE = {"layer_types": None, "generation": None, "num_experts": None, "quantization_config": None, "sliding_window": 8}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
+def test_any_config_is_read_or_refused(architecture: str) -> None:
+    for name in {**tiny.config(architecture), **MORE, "rope_scaling": None, "rope_parameters": None}:
+        for value in ODD:
+            with suppress(ModelError):
+                read(architecture, **{name: {"eos_token_id": value} if name == "generation" else value})
+
+
+@pytest.mark.parametrize("kind", ROPE)
+def test_any_rope_is_read_or_refused(kind: str) -> None:
+    for name in ("rope_type", "type", "rope_theta", *ROPE[kind]):
+        for value in ODD:
+            with suppress(ModelError):
+                read(rope_parameters={"rope_type": kind, **ROPE[kind], name: value})
+            with suppress(ModelError):
+                read(rope_theta=value, rope_scaling={"rope_type": kind, **ROPE[kind], "attention_factor": value})
+
+
+def test_any_metadata_is_read_or_refused() -> None:
+    metadata = {
+        "general.architecture": "llama",
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.block_count": 3,
+        "llama.context_length": 64,
+        "llama.embedding_length": 32,
+        "llama.feed_forward_length": 48,
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 2.0,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    optional = dict.fromkeys((f"llama.{name}" for name in _GGUF_KEYS), None)
+    for name in {**metadata, **optional, "tokenizer.ggml.eot_token_id": None}:
+        for value in ODD:
+            with suppress(ModelError):
+                ModelConfig.from_gguf(
+                    {**metadata, name: value}, embedding_rows=270, has_output=True, biased=frozenset()
+                )
+
+
+@pytest.mark.parametrize(("bos", "read_as"), [(None, None), (5, 5), ([5], 5), ([], None)])
+def test_a_beginning_of_sequence_token(bos: object, read_as: int | None) -> None:
+    assert read(bos_token_id=bos).bos_token_id == read_as
+
+
+@pytest.mark.parametrize("bos", [[5, 6], "5", 5.0, [[5]], True, {}])
+def test_one_beginning_or_none(bos: object) -> None:
+    with pytest.raises(ModelError, match="bos_token_id"):
+        read(bos_token_id=bos)

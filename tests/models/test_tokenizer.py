@@ -388,6 +388,8 @@ def test_chat_templates_come_from_either_file(tmp_path: Path) -> None:
         written()
     with pytest.raises(ModelError, match="no chat template"):
         written(chat_template=several[:1])
+    with pytest.raises(ModelError, match="no chat template"):
+        written(chat_template=[{"name": ["default"], "template": "x"}, 3])
     with pytest.raises(ModelError, match="chat_template"):
         written(chat_template=3)
     tiny.make(tmp_path / "model")

@@ -6,6 +6,7 @@ store, and by no other. Give each tenant one of its own, or none.
 
 import hashlib
 import json
+import math
 import threading
 from array import array
 from collections import deque
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.checks import FILE, FUNCTION, PATH, Rule, checked, is_integer, number, one_line, several, shown
 from slipstream.drafters.suffix_automaton import ROOT_STATE, Match, SuffixAutomaton
 from slipstream.errors import ModelError, OptionError
 from slipstream.files import locked, write_whole
@@ -37,6 +39,10 @@ LOOKBACK = 64
 
 MAX_FILE_BYTES = 1 << 20
 """Text files above this are data rather than something to write again."""
+
+_TOKENIZER = Rule((object,), lambda value: hasattr(value, "token_string"), "give a model's tokenizer")
+_MAX_TOKENS = number(NUM_SEGMENTS, math.inf, f"use at least {NUM_SEGMENTS}", whole=True)
+_IDS = several("give token ids")
 
 MAGIC = b"slipstream store 1\n"
 DIGEST_BYTES = 32
@@ -65,13 +71,13 @@ class Store:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int = MAX_TOKENS) -> None:
-        """Raises OptionError for a max_tokens that is no use."""
-        if max_tokens < NUM_SEGMENTS:
-            raise OptionError(f"max_tokens of a store is {max_tokens}: use at least {NUM_SEGMENTS}")
+        """Raises OptionError for an argument that is no use."""
+        checked("tokenizer", tokenizer, _TOKENIZER)
+        checked("max_tokens of a store", max_tokens, _MAX_TOKENS)
         self.lock = threading.RLock()
         self._segments: deque[_Segment] = deque([_Segment()], maxlen=NUM_SEGMENTS)  # the oldest first
         self.left_out: tuple[Path, ...] = ()
-        self._segment_tokens = max_tokens // NUM_SEGMENTS
+        self._segment_tokens = int(max_tokens) // NUM_SEGMENTS
         self._unsaved = 0  # tokens of the newest texts, which were added since the store was loaded or a file updated
         self._vocab_size = tokenizer.vocab_size
         self._fingerprint = _fingerprint(tokenizer)
@@ -83,15 +89,17 @@ class Store:
 
     def fits(self, tokenizer: Tokenizer) -> bool:
         """Whether the ids that it holds mean the same to this tokenizer."""
-        return self._fingerprint == _fingerprint(tokenizer)
+        return self._fingerprint == _fingerprint(checked("tokenizer", tokenizer, _TOKENIZER))
 
     def add(self, tokens: Iterable[int]) -> None:
         """Learns a text. Raises OptionError, and learns nothing, where an id isn't the tokenizer's."""
-        text = list(tokens)
+        text = list(checked("a text to store", tokens, _IDS))
         for token in text:
-            if not 0 <= token < self._vocab_size:
-                raise OptionError(f"a text to store has token id {token}: use ids from 0 to {self._vocab_size - 1}")
-        text.append(NO_TOKEN)
+            if not is_integer(token) or not 0 <= token < self._vocab_size:
+                raise OptionError(
+                    f"a text to store has token id {shown(token)}: use ids from 0 to {self._vocab_size - 1}"
+                )
+        text = [*map(int, text), NO_TOKEN]
         with self.lock:
             self._append(text)
             self._unsaved += len(text)
@@ -102,8 +110,9 @@ class Store:
 
     def save(self, path: str | Path) -> None:
         """Writes the store to a file, a new one for its owner alone. Raises OptionError, and leaves what was there."""
+        path = Path(checked("path", path, FILE))
         with self.lock, _writing(path):
-            self._write(Path(path), self._tokens())
+            self._write(path, self._tokens())
 
     def update(self, path: str | Path) -> None:
         """Adds the texts that were added since the store was loaded, or last updated a file, to a saved store's file,
@@ -112,7 +121,7 @@ class Store:
         A new file is one that only its owner may read. Raises what load does, and OptionError where the file can't be
         written; what was there is left then.
         """
-        path = Path(path)
+        path = Path(checked("path", path, FILE))
         with self.lock, _writing(path):
             _check_regular(path)
             if not self._unsaved:
@@ -131,7 +140,7 @@ class Store:
         made with another tokenizer.
         """
         store = cls(tokenizer, max_tokens=max_tokens)
-        store._append(store._read(Path(path)).tolist())
+        store._append(store._read(Path(checked("path", path, FILE))).tolist())
         return store
 
     def _tokens(self) -> NDArray[np.int32]:
@@ -172,6 +181,8 @@ class Store:
         with (what is going on, files done, files in all). Raises OptionError for a folder or a file that can't be read,
         and where there is no text.
         """
+        checked("folder", folder, PATH)
+        checked("progress", progress, FUNCTION.or_none())
         store = cls(tokenizer, max_tokens=max_tokens)
         left_out: list[Path] = []
         is_full = False
@@ -190,7 +201,9 @@ class Store:
                         continue
                 left_out.append(path)
         except OSError as error:
-            raise OptionError(f"{error.filename} can't be read ({error.strerror}): name a folder of texts") from None
+            raise OptionError(
+                f"{one_line(str(error.filename), 200)} can't be read ({error.strerror}): name a folder of texts"
+            ) from None
         if progress:
             progress("reading texts", len(paths), len(paths))
         if not len(store):

@@ -4,6 +4,7 @@ Whatever would change results and isn't computed here is refused by name, before
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -28,6 +29,7 @@ _ROPE_BASE_BY_DEFAULT = {"smollm3": 2_000_000.0}
 _LARGEST = 1 << 26
 _MOST_LAYERS = 4096
 _LARGEST_HEAD = 1 << 16
+_FLOAT_MAX = sys.float_info.max
 
 _T = TypeVar("_T")
 
@@ -105,7 +107,7 @@ class _Settings:
                 raise ModelError(f"{self.source} has no {name}, which this model needs: the file is incomplete")
             return default
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return cast(_T, float(value))
+            return cast(_T, float(value) if abs(value) < _FLOAT_MAX else math.inf)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(name, f"it should be of type {kind.__name__}")
         return value
@@ -180,7 +182,6 @@ def _from_hf(settings: _Settings, generation_config: Mapping[str, Any] | None) -
         for values in (generation_config or {}, settings.values)
         for token_id in _token_ids("eos_token_id", values.get("eos_token_id"))
     ]
-    bos = settings.values.get("bos_token_id")
     return _finish(
         settings,
         ModelConfig(
@@ -198,7 +199,7 @@ def _from_hf(settings: _Settings, generation_config: Mapping[str, Any] | None) -
             rope_attention_factor=attention_factor,
             layers_without_rope=_layers_without_rope(settings, architecture, num_layers),
             tied_embeddings=settings.get("tie_word_embeddings", bool, architecture in _TIED_BY_DEFAULT),
-            bos_token_id=None if bos is None else _token_ids("bos_token_id", bos)[0],
+            bos_token_id=_bos_token_id(settings),
             eos_token_ids=_token_ids("eos_token_id", eos),
             biased=_biased(settings, architecture),
         ),
@@ -219,6 +220,14 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
     if any(not isinstance(token_id, int) or isinstance(token_id, bool) for token_id in values):
         raise ModelError(f"config.json: {name} = {value!r:.80}: it should be a token id or a list of them")
     return tuple(dict.fromkeys(values))
+
+
+def _bos_token_id(settings: _Settings) -> int | None:
+    """The token that begins a text; an empty list says that there is none."""
+    ids = _token_ids("bos_token_id", settings.values.get("bos_token_id"))
+    if len(ids) > 1:
+        raise settings.error("bos_token_id", "a text begins with one token: give one")
+    return ids[0] if ids else None
 
 
 def _refuse_sliding_windows(settings: _Settings, architecture: str, context_length: int) -> None:
@@ -367,16 +376,14 @@ def _gguf_rope(settings: _Settings, prefix: str) -> dict[str, Any]:
     settings.refuse(prefix + "rope.scaling.yarn_ext_factor", "this extrapolation", (None, 1.0, -1.0))
     rope = {
         "rope_theta": settings.positive(prefix + "rope.freq_base", 10_000.0),
-        "rope_type": {"none": "default"}.get(kind, kind),
+        "rope_type": "default" if kind == "none" else kind,
         "factor": factor,
         "original_max_position_embeddings": value("scaling.original_context_length"),
         "beta_fast": value("scaling.yarn_beta_fast"),
         "beta_slow": value("scaling.yarn_beta_slow"),
     }
-    # Here a factor multiplies what YaRN computes for itself.
-    multiplier = (value("scaling.attn_factor") or 1.0) * (value("scaling.yarn_attn_factor") or 1.0)
-    if multiplier != 1.0:
-        raise ModelError(f"GGUF metadata: rope.scaling.attn_factor = {multiplier}: this scaling can't be computed here")
+    for name in ("attn_factor", "yarn_attn_factor"):  # here they multiply what YaRN computes for itself
+        settings.refuse(f"{prefix}rope.scaling.{name}", "this scaling", (None, 0, 1))
     return rope
 
 
@@ -391,6 +398,8 @@ def _rope(rope: _Settings, head_dim: int, context_length: int) -> tuple[NDArray[
     """
     kind = rope.get("rope_type", str)
     base = rope.positive("rope_theta")
+    if base <= 1:
+        raise rope.error("rope_theta", "it should be above 1: the file is damaged")
     frequencies = inverse_frequencies(base, head_dim)
     if kind == "default":
         return frequencies, 1.0, context_length
@@ -403,6 +412,8 @@ def _rope(rope: _Settings, head_dim: int, context_length: int) -> tuple[NDArray[
     if kind == "yarn":
         factor = rope.positive("factor")
         original = rope.size("original_max_position_embeddings", context_length)
+        if factor * original > _LARGEST:
+            raise rope.error("factor", f"a context of {factor * original:.0f} tokens: the file is damaged")
         scaled = _yarn(rope, frequencies, base, factor, original)
         return scaled, _yarn_attention_factor(rope, factor), max(context_length, int(factor * original))
     raise rope.error("rope_type", "this scaling isn't supported; default, linear, dynamic, llama3 and yarn are")
@@ -424,10 +435,13 @@ def _yarn(
     """Dimensions that turn often within the original context are kept, those that turn seldom stretched by factor."""
     head_dim = 2 * len(frequencies)
 
-    def dimension(turns: float) -> float:
+    def dimension(name: str, default: float) -> float:
+        turns = rope.positive(name, default)
+        if not 1 / _LARGEST <= turns <= _LARGEST:
+            raise rope.error(name, "it should be a number of turns: the file is damaged")
         return head_dim * logarithm(original / (turns * 2 * math.pi)) / (2 * logarithm(base))
 
-    low, high = dimension(rope.positive("beta_fast", 32.0)), dimension(rope.positive("beta_slow", 1.0))
+    low, high = dimension("beta_fast", 32.0), dimension("beta_slow", 1.0)
     if rope.get("truncate", bool, True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)

@@ -126,8 +126,8 @@ class SafetensorsCheckpoint:
             return _read_text(file)
         template = settings.get("chat_template")
         if isinstance(template, list):  # several, by name
-            named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-            template = named.get("default")
+            defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+            template = defaults[-1].get("template") if defaults else None
         if template is not None and not isinstance(template, str):
             raise ModelError(f"{self._directory}/tokenizer_config.json: chat_template should be a string")
         return template
