@@ -26,6 +26,7 @@ from slipstream.checks import (
     shown,
 )
 from slipstream.errors import OptionError
+from slipstream.messages import Message, checked_messages
 
 __all__ = [
     "NO_TOKEN",
@@ -49,9 +50,6 @@ __all__ = [
     "Verdict",
     "Verification",
 ]
-
-Message = Mapping[str, str]
-"""One turn of a chat: {"role": "user", "content": "…"}."""
 
 Prompt = str | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Message]
 """Text taken as it is, token ids, or chat messages (which go through the model's chat template)."""
@@ -291,7 +289,7 @@ def _checked_prompt(prompt: object) -> str | tuple[int, ...] | tuple[Message, ..
         raise OptionError("the prompt is empty: give it at least one token")
     kinds = set(map(type, prompt))
     if all(issubclass(kind, Mapping) for kind in kinds):
-        return tuple(prompt)
+        return tuple(checked_messages(prompt))
     if all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
         return tuple(map(int, prompt))
     wrong = next((item for item in prompt if not isinstance(item, Mapping) and not is_integer(item)), prompt[0])

@@ -382,8 +382,11 @@ def test_chat_templates_come_from_either_file(tmp_path: Path) -> None:
         return tokenizer.decode(tokenizer.encode_chat(message))
 
     assert written(chat_template="one {{ messages[0].content }}") == "one x"
-    several = [{"name": "tool_use", "template": "two"}, {"name": "default", "template": "three"}]
-    assert written(chat_template=several) == "three"
+    several = [
+        {"name": "tool_use", "template": "two"},
+        {"name": "default", "template": "three {{ messages[0].content }}"},
+    ]
+    assert written(chat_template=several) == "three x"
     with pytest.raises(ModelError, match="no chat template"):
         written()
     with pytest.raises(ModelError, match="no chat template"):
@@ -393,8 +396,8 @@ def test_chat_templates_come_from_either_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="chat_template"):
         written(chat_template=3)
     tiny.make(tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text("four")
-    assert written(chat_template="one") == "four"
+    (tmp_path / "model" / "chat_template.jinja").write_text("four {{ messages[0].content }}")
+    assert written(chat_template="one") == "four x"
 
 
 def test_sentence_piece_decoders_of_tokenizer_json(tmp_path: Path) -> None:

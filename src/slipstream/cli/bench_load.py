@@ -183,7 +183,7 @@ def _text(conversation: SourcedPrompt) -> str:
         raise OptionError(
             f"{conversation.where}: it has several messages, which --api completions can't send: use --api chat"
         )
-    return messages[0]["content"]
+    return str(messages[0]["content"])
 
 
 def _show(result: dict[str, Any], names: Sequence[str]) -> None:

@@ -5,16 +5,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
 
+from slipstream.checks import one_line
 from slipstream.errors import ModelError
-from slipstream.types import Message
+from slipstream.messages import Message, marked
 
 __all__ = ["ChatTemplate"]
 
 _MOST_SECONDS = 5.0
 _MOST_CHARACTERS = 1 << 24
+_MOST_MAKES = 256
+"""Makes of conversations (which roles, which entries) for which is remembered what the template leaves out of them."""
 
 
 class ChatTemplate:
@@ -25,26 +29,48 @@ class ChatTemplate:
         self._source = source
         self._variables = variables
         self._compiled: Any = None
+        self._left_out = lru_cache(_MOST_MAKES)(self._what_is_left_out)
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The conversation up to where the answer begins. Raises ModelError where the template is broken, refuses the
-        messages, or runs on without end."""
+        """The conversation up to where the answer begins. The messages are as checked_messages gives them.
+
+        Raises ModelError where the template is broken, refuses the messages, leaves out a part of them, or runs on
+        without end.
+        """
+        text = self._render([dict(message) for message in messages])
+        made, places = marked(messages)
+        left_out = self._left_out(json.dumps(made), tuple(places))
+        if left_out:
+            names = ", ".join(dict.fromkeys(places[mark] for mark in left_out))
+            raise ModelError(f"the model's chat template has no place for {one_line(names, 300)}: leave it out")
+        return text
+
+    def _what_is_left_out(self, messages: str, marks: Sequence[str]) -> tuple[str, ...]:
+        """Which of the marks in these messages, JSON, the template doesn't write. Messages of one make are asked about
+        once. A template that can't write marks, since it reads a text's own form, isn't found out."""
+        try:
+            text = self._render(json.loads(messages)).casefold()
+        except ModelError:
+            return ()
+        return tuple(mark for mark in marks if mark not in text)
+
+    def _render(self, messages: list[dict[str, Any]]) -> str:
         import jinja2  # 50 ms that a prompt without messages needn't pay
 
         try:
             if self._compiled is None:
                 self._compiled = _environment().from_string(self._source)
-            return self._run([dict(message) for message in messages])
+            return self._run(messages)
         except jinja2.TemplateSyntaxError as error:
-            reason = _one_line(error.message)
+            reason = one_line(error.message or "", 300)
             raise ModelError(f"the model's chat template is broken at line {error.lineno}: {reason}") from None
         except _Refusal as error:
-            raise ModelError(f"the model's chat template refuses these messages: {_one_line(error)}") from None
+            raise ModelError(f"the model's chat template refuses these messages: {one_line(str(error), 300)}") from None
         except Exception as error:  # it is the model's program: anything may come out of it
-            reason = _one_line(f"{type(error).__name__}: {error}")
+            reason = one_line(f"{type(error).__name__}: {error}", 300)
             raise ModelError(f"the model's chat template failed: {reason}") from None
 
-    def _run(self, messages: list[dict[str, str]]) -> str:
+    def _run(self, messages: list[dict[str, Any]]) -> str:
         pieces: list[str] = []
         length = 0
         present = {name: value for name, value in self._variables.items() if value is not None}
@@ -106,11 +132,6 @@ def _environment() -> Any:
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
-
-
-def _one_line(message: object) -> str:
-    """What the template says, without line ends or anything else that would drive a terminal."""
-    return " ".join("".join(char if char.isprintable() else " " for char in str(message)[:300]).split())
 
 
 def _to_json(value: Any, **options: Any) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from slipstream.errors import OptionError
+from slipstream.messages import checked_messages
 from slipstream.types import Message, Prompt
 
 __all__ = ["SourcedPrompt", "as_prompt", "check_text", "decode", "read_by_category", "read_prompts"]
@@ -237,25 +238,16 @@ def _from_record(record: Mapping[str, Any], where: str, workload: str | None, ra
     if "messages" in record:
         if raw:
             raise OptionError(f"{where} has messages, which need the chat template that --raw leaves out: drop --raw")
-        return _messages(record["messages"], where)
+        try:
+            return checked_messages(record["messages"])
+        except OptionError as error:
+            raise OptionError(f"{where}: {error}") from None
     if "turns" in record:
         turns = record["turns"]
         if not isinstance(turns, list) or not turns:
             raise OptionError(f"{where}: turns is {_kind(turns)}: write a list of texts")
         return as_prompt(_text({"turns": turns[0]}, "turns", where), raw=raw)
     raise OptionError(f"{where} has neither prompt nor messages nor turns: add one of them")
-
-
-def _messages(messages: object, where: str) -> list[Message]:
-    remedy = 'write [{"role": "user", "content": "…"}]'
-    if not isinstance(messages, list) or not messages:
-        raise OptionError(f"{where}: messages is {_kind(messages)}: {remedy}")
-    checked: list[Message] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            raise OptionError(f"{where}: a message is {_kind(message)}: {remedy}")
-        checked.append({name: _text(message, name, where) for name in ("role", "content")})
-    return checked
 
 
 def _text(record: Mapping[str, Any], name: str, where: str) -> str:
