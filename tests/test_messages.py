@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from slipstream import Engine, ModelError, OptionError, SamplingParams
 from slipstream.messages import ROLES, checked_messages
 from slipstream.models.chat_template import ChatTemplate
-from slipstream.tools.suites import SuitePrompt, suite_ids
+from slipstream.tools.prompt_files import SourcedPrompt
+from slipstream.tools.suites import prompt_ids
 
 USER = {"role": "user", "content": "What is the time?"}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": {"zone": "UTC"}}}
@@ -246,8 +247,8 @@ def test_in_an_engine(engine: Engine) -> None:
     assert text == "user\nWhat is the time?\nassistant\nnoon\nassistant\n"
     with pytest.raises(ModelError, match=r"no place for messages\[1\].tool_calls\[0\]"):
         engine.generate([USER, CALLS], params)
-    with pytest.raises(ModelError, match=r"prompt 4 of odd: the model's chat template has no place"):
-        suite_ids(engine, [SuitePrompt("odd", 3, [USER, CALLS])])
+    with pytest.raises(ModelError, match=r"odd.jsonl, line 4: the model's chat template has no place"):
+        prompt_ids(engine, [SourcedPrompt([USER, CALLS], "odd.jsonl, line 4")])
 
 
 def test_the_default_model_shows_every_role(smollm2_path: Path, smollm2: Engine) -> None:

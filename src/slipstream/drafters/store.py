@@ -7,6 +7,7 @@ store, and by no other. Give each tenant one of its own, or none.
 import hashlib
 import json
 import math
+import os
 import threading
 from array import array
 from collections import deque
@@ -267,7 +268,7 @@ def _writing(path: str | Path) -> Iterator[None]:
 
 def _check_regular(path: Path) -> None:
     """Raises OptionError for pipes and devices: what was written there can't be read again, and reading may not end."""
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # which, unlike Path's own, raise nothing
         raise OptionError(f"the store {path} is not a regular file, so it can't be read again: name one")
 
 
