@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
+
+from local_server import serving
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 
@@ -23,16 +24,9 @@ class FakeHub:
 
     @contextmanager
     def running(self) -> Iterator["FakeHub"]:
-        handler = type("Handler", (_Handler,), {"fake": self})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            self.url = f"http://127.0.0.1:{server.server_port}"
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield self
-            finally:
-                server.shutdown()
-                thread.join()
+        with serving(_Handler, self) as url:
+            self.url = url
+            yield self
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -2,11 +2,12 @@
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from local_server import serving
 
 
 @dataclass
@@ -36,16 +37,9 @@ class FakeIndex:
 
     @contextmanager
     def running(self) -> Iterator["FakeIndex"]:
-        handler = type("Handler", (_Handler,), {"fake": self})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            self.url = f"http://127.0.0.1:{server.server_port}/simple"
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield self
-            finally:
-                server.shutdown()
-                thread.join()
+        with serving(_Handler, self) as url:
+            self.url = f"{url}/simple"
+            yield self
 
     def page(self) -> str:
         links = {name: f"../../files/{name}#sha256=0" for name in self.files}

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
+
+from local_server import serving
 
 
 @dataclass
@@ -45,16 +47,9 @@ class FakeServer:
 
     @contextmanager
     def running(self) -> Iterator["FakeServer"]:
-        handler = type("Handler", (_Handler,), {"fake": self})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            self.url = f"http://127.0.0.1:{server.server_port}"
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-            thread.start()
-            try:
-                yield self
-            finally:
-                server.shutdown()
-                thread.join()
+        with serving(_Handler, self) as url:
+            self.url = url
+            yield self
 
     @contextmanager
     def counted(self) -> Iterator[None]:
