@@ -649,6 +649,6 @@ def _memory(remember: bool | str | Path, tokenizer: Tokenizer) -> Store | None:
     """What lookup remembers at first: what was saved, where a file is named and there, else nothing."""
     if remember is False:
         return None
-    if remember is not True and os.path.lexists(remember):
+    if remember is not True and os.path.exists(remember):
         return Store.load(remember, tokenizer)
     return Store(tokenizer)
