@@ -1,7 +1,5 @@
 """Chat templates: written as transformers writes them, and harmless whatever they try."""
 
-import sys
-import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -67,6 +65,10 @@ def test_strftime_now() -> None:
         ("{{ messages.append({'role': 'x'}) }}", "SecurityError"),
         ("{{ messages.clear() }}", "SecurityError"),
         ("{{ cycler.__init__.__globals__ }}", "SecurityError"),
+        ("{{ messages | wordwrap(9) }}", "No filter named 'wordwrap'"),
+        ("{{ '%d' % 3 }}", "% is for numbers"),
+        ("{{ '{}'.format(3) }}", "SecurityError"),
+        ("{{ lipsum() }}", "UndefinedError"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{{ missing.attribute }}", "UndefinedError"),
         ("{{ messages + 1 }}", "TypeError"),
@@ -86,21 +88,3 @@ def test_messages_stay_as_they_were() -> None:
     before = [dict(message) for message in MESSAGES]
     render("{% for m in messages %}{{ m.content }}{% endfor %}")
     assert before == MESSAGES
-
-
-@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage has the trace that the deadline needs")
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for a in range(99999) %}{% for b in range(99999) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
-        "{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
-    ],
-)
-def test_a_template_that_runs_on_is_ended(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.models.chat_template._MOST_SECONDS", 0.2)
-    start = time.monotonic()
-    with pytest.raises(ModelError, match=r"ran for more than|writes more than"):
-        render(source)
-    assert time.monotonic() - start < 3
-    assert sys.gettrace() is None
