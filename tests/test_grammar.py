@@ -4,6 +4,7 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf_files
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from slipstream import DRAFTER_NAMES, DRAFTERS, Engine, SamplingParams
+from slipstream import DRAFTER_NAMES, DRAFTERS, Engine, OptionError, SamplingParams
 from slipstream.grammar import Grammar
 
 SCHEMA = {
@@ -135,6 +136,66 @@ def test_where_nothing_is_allowed_the_completion_ends(engine: Engine) -> None:
         assert (completion.text, completion.finish_reason) == ("a", "blocked")
         early = engine.generate("a", SamplingParams(regex="ab", min_tokens=5, max_tokens=20), drafter=drafter)
         assert (early.text, early.finish_reason) == ("ab", "blocked")
+
+
+NAME = {"type": "string", "maxLength": 3}
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False},
+    {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"], "additionalProperties": False},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+    {"type": "array", "items": {"type": "integer", "minimum": 7}, "maxItems": 1},
+    {"type": "array", "items": {"type": "number", "maximum": 7}, "minItems": 1, "maxItems": 2},
+    {"type": "array", "items": {"anyOf": [{"type": "integer"}, NAME, {"type": "null"}]}, "minItems": 1, "maxItems": 2},
+    {
+        "$defs": {"n": {"type": "integer"}},
+        "type": "array",
+        "items": {"$ref": "#/$defs/n"},
+        "minItems": 1,
+        "maxItems": 1,
+    },
+    {"type": "object", "patternProperties": {"^[ab]$": {"type": "integer"}}, "additionalProperties": False},
+    {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 99}, "maxProperties": 1},
+    {"type": "object", "properties": {"n": {}}, "required": ["n"], "additionalProperties": False},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:60])
+def test_a_finish_reason_tells_whether_json_is_whole(engine: Engine, schema: dict[str, Any]) -> None:
+    """Wherever max_tokens falls: "stop" where the text is all there, "length" where it isn't."""
+    seen = set()
+    digits = {token: 8.0 for token in engine.tokenizer.encode("0123456789")}
+    for bias in ({}, digits):
+        base = {"json_schema": json.dumps(schema), "temperature": 1.0, "seed": 3, "logit_bias": bias}
+        longest = len(engine.generate("a", SamplingParams(**base, max_tokens=60)).token_ids)
+        for max_tokens in {*range(max(1, longest - 2), longest + 2), 60, 12, 30}:
+            params = SamplingParams(**base, max_tokens=max_tokens)
+            try:
+                plain = engine.generate("a", params, drafter="null")
+            except OptionError:  # too few for what every text begins with
+                continue
+            drafted = engine.generate("a", params, drafter="ngram")
+            assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, plain.finish_reason)
+            seen.add((plain.finish_reason, len(plain.token_ids) == max_tokens))
+            if plain.finish_reason == "stop":
+                json.loads(plain.text)
+            else:
+                assert plain.finish_reason == "length"
+                with pytest.raises(ValueError, match="char"):
+                    json.loads(plain.text)
+    assert ("length", True) in seen
+
+
+def test_what_is_whole_at_the_last_token_isn_t_cut_off(engine: Engine) -> None:
+    params = {"json_schema": {"enum": [[1, 2, 3]]}}
+    needed = len(engine.generate("a", SamplingParams(**params)).token_ids)
+    for drafter in DRAFTER_NAMES:
+        completion = engine.generate("a", SamplingParams(**params, max_tokens=needed), drafter=drafter)
+        assert (completion.text, completion.finish_reason) == ("[1, 2, 3]", "stop")
+    with pytest.raises(OptionError, match=f"needs at least {needed} tokens"):
+        engine.generate("a", SamplingParams(**params, max_tokens=needed - 1))
+    open_end = engine.generate("a", SamplingParams(regex="[0-9]+", max_tokens=4, bad_words=(" ",)))
+    assert open_end.finish_reason == "length" or len(open_end.token_ids) < 4
+    assert engine.generate("a", SamplingParams(regex="[0-9]{4}", max_tokens=4)).finish_reason == "stop"
 
 
 def test_several_end_tokens(tmp_path: Path) -> None:

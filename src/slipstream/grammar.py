@@ -54,6 +54,11 @@ class Grammar:
                 self._allowed[:] = False
         return self._allowed
 
+    def is_whole(self, output: Sequence[int]) -> bool:
+        """Whether the output follows the grammar to its end, so that nothing but an end-of-sequence token may come."""
+        follows = np.flatnonzero(self.allowed(list(output))).tolist()
+        return bool(follows) and self._eos_ids.issuperset(follows)
+
     def forced(self, output: Sequence[int]) -> list[int]:
         """Tokens that spell the text that must follow. The model may split it otherwise: they are good guesses."""
         return list(self._matcher.compute_ff_tokens()) if self._move_to(output) else []

@@ -5,7 +5,7 @@ character, and not part of what may become a stop string.
 """
 
 import codecs
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from slipstream.types import NO_TOKEN, FinishReason, Origin, Piece, TokenLogprob
@@ -31,6 +31,7 @@ class StopChecker:
     token_bytes   the UTF-8 bytes that a token adds to the text
     min_tokens    a stop string that begins in the text of the first so many tokens is none (that no token ends the
                   completion before is the sampler's business)
+    is_whole      whether nothing may follow these tokens: then max_tokens cuts nothing off. None: something always may
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class StopChecker:
         stop: tuple[str, ...],
         token_bytes: Callable[[int], bytes],
         min_tokens: int = 0,
+        is_whole: Callable[[Sequence[int]], bool] | None = None,
     ) -> None:
         self.finish_reason: FinishReason | None = None if max_tokens else "length"
         self.text = ""
         self._max_tokens = max_tokens
         self._end_ids = frozenset(end_ids)
         self._min_tokens = min_tokens
+        self._is_whole = is_whole
         self._too_early = min_tokens > 0  # for a stop string to begin
         self._searched_from = 0  # where in the text the first stop string may begin
         self._stop = stop
@@ -81,7 +84,8 @@ class StopChecker:
         if self._cut_at_stop_string(searched):
             self.finish_reason = "stop"
         elif len(self._tokens) == self._max_tokens:
-            self._finish("length")
+            whole = self._is_whole is not None and self._is_whole(self.token_ids)
+            self._finish("stop" if whole else "length")
         return self.finish_reason is not None
 
     def release(self) -> tuple[Piece, ...]:

@@ -82,7 +82,8 @@ class SamplingParams:
     bad_words             texts that the output never contains, however they are split into tokens
     min_tokens            bans what ends a completion until so many tokens are out
     json_schema, regex, grammar  the output is a word of this JSON schema (a mapping or JSON text), regular expression,
-                          or grammar in Lark's notation; at most one of the three
+                          or grammar in Lark's notation; at most one of the three. What it leaves open stays open: a
+                          number has any number of digits, and max_tokens may cut it off (Completion.finish_reason)
     temperature           0 is greedy: arg-max, lowest id on exact ties, whatever the filters that follow
     top_k                 keep the k most likely tokens; 0 keeps all
     top_p                 keep the smallest set of most likely tokens whose probability reaches top_p; 1 keeps all
@@ -415,7 +416,9 @@ class Completion:
     that an echoed prompt which ends in half a character isn't joined with the output).
 
     finish_reason    "stop" (end-of-sequence token, stop token or stop string, none of which is in token_ids or text),
-                     "length" (max_tokens or the context limit), or "blocked" (bans and grammar left no token to go on)
+                     "length" (max_tokens or the context limit), or "blocked" (bans and grammar left no token to go on).
+                     Under a grammar "length" says that more could have come: the text of a JSON object or array isn't
+                     whole. One that is whole has "stop", even where its last token is the last that max_tokens allows
     seed             the seed in force, drawn if the request gave none: with it the same output can be had again
     index            which of the request's n completions this is
     logprobs         one entry for each of token_ids, where the request asked for them

@@ -196,6 +196,14 @@ def test_grammars_from_files(tiny, tmp_path):
     expect_error(tiny("generate", "hello", "--regex", f"@{tmp_path / 'latin1.txt'}"), "is not UTF-8")
 
 
+def test_an_answer_that_a_grammar_s_end_is_missing_from_says_so(tiny):
+    for several in ([], ["--n", "2"]):
+        code, _, said = tiny("generate", "hello", "--regex", "[ab]{9}", "--max-tokens", 4, *several)
+        assert code == 0
+        assert said.count("The answer was cut off and isn't complete") == max(1, len(several))
+        assert tiny("generate", "hello", "--regex", "[ab]{9}", "--max-tokens", 9, *several)[2] == ""
+
+
 def test_shown_drafts_hold_the_answer(run, loaded):
     arguments = ("generate", BUILT_IN[0].text, "--max-tokens", "40")
     text = run(*arguments)[1]

@@ -80,13 +80,21 @@ def generate(
         for completion in engine.generate_batch([Request(request, params)]):
             text = visible(completion.text) if sys.stdout.isatty() else completion.text
             click.echo(f"--- {completion.index + 1} of {params.n}\n{text}")
+            _say_if_cut_off(completion, params)
         return
     _, answer = stream(engine.stream(request, params), show_drafts=show_drafts)
     if answer is None:
         raise click.Abort
+    _say_if_cut_off(answer, params)
     if show_drafts:
         note(legend(Console()))
     note(figures(answer, engine))
+
+
+def _say_if_cut_off(completion: Completion, params: SamplingParams) -> None:
+    """What a grammar was asked for is read by programs: they are told, on standard error, that some is missing."""
+    if params.has_grammar and completion.finish_reason == "length":
+        click.echo("The answer was cut off and isn't complete: allow more tokens with --max-tokens.", err=True)
 
 
 def completion_record(engine: Engine, completion: Completion, params: SamplingParams) -> dict[str, Any]:
