@@ -403,7 +403,7 @@ def test_echo(noisy: Engine, max_tokens: int) -> None:
         ({"logit_bias": {"3": 1.0}}, "logit_bias"),
         ({"logit_bias": [1]}, "logit_bias is"),
         ({"bad_words": ("",)}, "bad_words"),
-        ({"bad_words": "the"}, "bad_words is a tuple"),
+        ({"bad_words": "the"}, "bad_words is 'the': use a tuple: bad_words=('the',)"),
         ({"bad_words": ("\ud800",)}, "bad_words"),
         ({"stop": ("\udfff",)}, "stop"),
         ({"stop_token_ids": ("a",)}, "stop_token_ids"),
