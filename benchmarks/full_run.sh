@@ -38,6 +38,7 @@ batch() { # NAME OPTION…: bench batch
 
 generate q4_k_m auto,ngram,draft_model "${suites[@]}" --limit 4 --max-tokens 96
 generate q4_k_m-sampled auto "${suites[@]}" --limit 4 --max-tokens 96 --temperature 0.7
+SLIPSTREAM_ISA=avx2 generate q4_k_m-avx2 auto "${suites[@]}" --limit 4 --max-tokens 96
 generate bf16 auto,ngram,draft_model "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64
 generate bf16-sampled auto "${suites[@]}" --dtype bf16 --limit 1 --max-tokens 64 --temperature 0.7
 mkdir -p build
