@@ -198,6 +198,18 @@ def test_what_is_whole_at_the_last_token_isn_t_cut_off(engine: Engine) -> None:
     assert engine.generate("a", SamplingParams(regex="[0-9]{4}", max_tokens=4)).finish_reason == "stop"
 
 
+def test_a_long_text_that_must_follow_is_counted_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token, it took 24 seconds to find out that a request is impossible."""
+    asked: list[int] = []
+    allowed = Grammar.allowed
+    monkeypatch.setattr(
+        Grammar, "allowed", lambda grammar, output: (asked.append(len(output)), allowed(grammar, output))[1]
+    )
+    with pytest.raises(OptionError, match="at least 1010 tokens and 9 are allowed"):
+        engine.generate("b", SamplingParams(regex="a{99999}", max_tokens=9))
+    assert len(asked) < 10
+
+
 def test_several_end_tokens(tmp_path: Path) -> None:
     """Each of a model's end-of-sequence tokens ends a grammar, and none comes before it may."""
     engine = Engine.load(tiny.make(tmp_path / "model", eos_token_id=[261, 263]))

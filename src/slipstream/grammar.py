@@ -137,14 +137,16 @@ class GrammarCompiler:
         return grammar
 
     def _compulsory(self, grammar: Grammar, most: int) -> list[int]:
-        """The tokens that every output begins with, at most so many."""
+        """The tokens that every output begins with, at most this many."""
         output: list[int] = []
         while len(output) < most:
-            follows = np.flatnonzero(grammar.allowed(output))
-            if len(follows) != 1 or follows[0] in self._eos_ids:
-                break
-            output.append(int(follows[0]))
-        return output
+            follows = grammar.forced(output)  # all at once, where the text is certain
+            if not follows:
+                follows = np.flatnonzero(grammar.allowed(output)).tolist()
+                if len(follows) != 1 or follows[0] in self._eos_ids:
+                    break
+            output += follows
+        return output[:most]
 
     def _ll_tokenizer(self) -> LLTokenizer:
         if self._tokenizer is None:

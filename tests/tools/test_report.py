@@ -122,7 +122,7 @@ def test_a_difference_comes_first(tmp_path: Path) -> None:
     at = {"prompt": 3, "position": 17, "plain": 5, "drafted": None}
     record["categories"]["qa"]["ngram"].update(identical=False, first_difference=at)
     found = read(tmp_path, generate=record, batch=results.batch())
-    assert headline(found)[0] == f"NOT identical to plain decoding: ngram on qa ({results.MODEL}, bf16)."
+    assert headline(found)[0] == f"NOT identical to plain decoding: ngram on qa ({results.MODEL}, bf16, avx2)."
     assert "NO: prompt 3, position 17" in html_page(found)
     assert "NO: prompt 3, position 17" in markdown_page(found)
 

@@ -307,7 +307,8 @@ def batch_section(result: Result) -> Section:
 
 
 def _label(data: Figures) -> str:
-    parts = [data["model"], data["dtype"], *([] if data["draft_model"] else [_draft_model(data)])]
+    parts = [data["model"], data["dtype"], data["environment"]["isa"]]
+    parts += [] if data["draft_model"] else [_draft_model(data)]
     return ", ".join([*parts, *(data["suites"] if len(data["suites"]) == 1 else [])])
 
 
