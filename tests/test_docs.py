@@ -29,15 +29,22 @@ def test_examples_run(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
+    links = re.findall(r"\]\((?!http)([^)#]+)", document.read_text())
+    for target in [*links, *re.findall(r'src(?:set)?="(?!http)([^"]+)"', document.read_text())]:
         assert (document.parent / target).exists(), target
+
+
+def test_the_index_has_every_document() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    for document in (ROOT / "docs").iterdir():
+        assert document.name == "README.md" or document.suffix == ".svg" or f"({document.name})" in index, document.name
 
 
 def test_the_readme_s_figures_are_measured_ones() -> None:
     readme = (ROOT / "README.md").read_text()
-    names = ("generate-bf16", "generate-q4_k_m", "generate-q4_k_m-sampled")
+    names = ("generate-bf16", "generate-q4_k_m", "generate-q4_k_m-avx2", "generate-q4_k_m-sampled")
     records = [json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text()) for name in names]
-    rows = re.findall(r"^\| (\w+) \| (\S+) \| (\S+) \| (\S+) \|$", readme, re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", readme, re.MULTILINE)
     assert len(rows) == 7
     for category, *cells in rows:
         found = [
