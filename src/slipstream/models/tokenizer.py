@@ -122,8 +122,7 @@ class Tokenizer:
         known = self._bytes.get(token_id)
         if known is None:
             string = self.token_string(token_id)
-            is_text = string is not None and token_id not in self.control_token_ids
-            known = self.encoder.to_bytes(string) if string is not None and is_text else b""
+            known = b"" if string is None or token_id in self.control_token_ids else self.encoder.to_bytes(string)
             self._bytes[token_id] = known
         return known
 
