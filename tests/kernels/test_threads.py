@@ -10,9 +10,11 @@ from slipstream.kernels import _native
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    """Runs code with these variables; those of ours that the tests themselves run with are left out."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")}
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | environment,
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=120,
