@@ -142,5 +142,5 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """At most so many characters of a text, without line ends or anything else that would drive a terminal."""
+    """The first `most` characters of a text, without line ends or anything else that would drive a terminal."""
     return " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * most]).split())[:most]

@@ -26,7 +26,7 @@ ROUNDS, MOST_ROUNDS = 3, 6
 """How often, the fastest pass counting: a disturbed one is slower. The more rounds are for passes that don't agree."""
 
 AGREE = 1.15
-"""The fastest two passes over some rows agree if one takes at most so many times as long as the other."""
+"""The fastest two passes over some rows agree if the slower takes at most this many times as long as the faster."""
 
 MOST_OCCASIONS = 5
 """How often a curve is measured on a machine that isn't quiet; then it is taken as it is."""

@@ -246,7 +246,7 @@ _RULES: dict[str, Rule] = {
 
 
 NUM_SPECULATIVE_TOKENS = number(0, math.inf, "use 0 (no drafts) or more", whole=True).or_none()
-"""What it may be, of a request and of an engine."""
+"""What num_speculative_tokens may be, for a request and for an engine."""
 
 _REQUEST_RULES = {
     "params": instance(SamplingParams, "use SamplingParams(…)"),

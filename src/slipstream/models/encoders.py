@@ -17,6 +17,8 @@ from slipstream.errors import ModelError
 
 __all__ = ["SPACE", "Encoder", "HuggingFaceEncoder", "SentencePieceEncoder"]
 
+sentencepiece.set_min_log_level(2)  # errors alone: what it finds odd in a file is no line for a user's terminal
+
 SPACE = "▁"
 """What SentencePiece writes for a space."""
 

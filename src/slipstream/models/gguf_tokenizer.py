@@ -227,7 +227,8 @@ class _Rebuilder:
                 f"all tokens of the tokenizer have the score {made_of_pieces[0]:g}: the file has lost the order in "
                 f"which the original merges them: use another GGUF file or the model's safetensors directory"
             )
-        charsmap = self.metadata.get("tokenizer.ggml.precompiled_charsmap") or []
+        has_charsmap = "tokenizer.ggml.precompiled_charsmap" in self.metadata
+        charsmap = self._list("precompiled_charsmap", int) if has_charsmap else []
         bos, eos = self._around(adds_bos=True)
         return SentencePieceEncoder(
             list(zip(self.strings, scores, self.types, strict=True)),
