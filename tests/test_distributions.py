@@ -216,10 +216,10 @@ def forced_logits(engine: Engine, params: SamplingParams, prompt: str | list[int
     """The request's sampler, and the target's logits after an output."""
     from slipstream.models.decoder import Segment
 
-    [sequence] = engine._sequences(Request(prompt, params))
-    tokens = [*sequence.history.tokens, *output]
-    logits = engine.target.forward([Segment.chain(sequence.cache, tokens, num_logits=1)])
-    return sequence.history.sampler, logits[0, : engine.tokenizer.vocab_size]
+    [running] = engine._running(Request(prompt, params))
+    tokens = [*running.history.tokens, *output]
+    logits = engine.target.forward([Segment.chain(running.cache, tokens, num_logits=1)])
+    return running.history.sampler, logits[0, : engine.tokenizer.vocab_size]
 
 
 def drawn(

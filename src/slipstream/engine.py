@@ -6,8 +6,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import accumulate, count, pairwise
@@ -31,19 +30,12 @@ from slipstream.models.config import ModelConfig
 from slipstream.models.decoder import Decoder, Segment
 from slipstream.models.default_model import DEFAULT_MODEL
 from slipstream.models.tokenizer import Tokenizer
-from slipstream.passes import (
-    Verified,
-    echoed_logprobs,
-    take_prompt_logprobs,
-    verified,
-    wanted_logits,
-    with_top,
-    within_grammar,
-)
+from slipstream.passes import echoed_logprobs, take_logits, verify, wanted_logits, with_top, within_grammar
 from slipstream.processors import BadWords
 from slipstream.profile import Profile, identity, read_profile
+from slipstream.running import NO_DRAFT, Running, Turn
 from slipstream.sampling import Sampler, derived_seed
-from slipstream.scheduler import Scheduled, Scheduler, Sequence
+from slipstream.scheduler import Scheduler
 from slipstream.stopping import StopChecker
 from slipstream.types import (
     NO_TOKEN,
@@ -86,8 +78,6 @@ Sampling" (2025)."""
 
 INT8_BLOCK = 32
 """Weights that share a scale."""
-
-NO_DRAFT = Draft.chain(())
 
 _NAME = instance(str, "use a name")
 _SIZE = number(1, math.inf, "use 1 or more requests at once", whole=True)
@@ -256,7 +246,7 @@ class Engine:
             raise OptionError(f"n is {params.n} and generate gives one completion: use generate_batch or stream")
         return self.generate_batch([request])[0]
 
-    def generate_batch(self, requests: SequenceOf[Request]) -> list[Completion]:
+    def generate_batch(self, requests: Sequence[Request]) -> list[Completion]:
         """Completes several requests together, each with its own parameters, drafter and draft length.
 
         Each completion has the same tokens as if its request had run alone. A request with n > 1 gives n of them, one
@@ -290,14 +280,14 @@ class Engine:
 
         return outputs()
 
-    def stream_batch(self, requests: SequenceOf[Request]) -> Generator[list[StepOutput], None, None]:
+    def stream_batch(self, requests: Sequence[Request]) -> Generator[list[StepOutput], None, None]:
         """Completes several requests together, pass by pass: each item is what was added to those that got tokens, in
         the order of their request_id, which is that of the requests. Otherwise as generate_batch and stream.
         """
         several = list(checked("requests", requests, _REQUESTS))
         for at, request in enumerate(several):
             checked(f"requests[{at}]", request, _REQUEST)
-        sequences = [sequence for request in several for sequence in self._sequences(request)]  # checks all first
+        started = [running for request in several for running in self._running(request)]  # checks all first
 
         def passes() -> Generator[list[StepOutput], None, None]:
             try:
@@ -305,12 +295,12 @@ class Engine:
                     if not self.scheduler.running:
                         for curve in self._curves:
                             curve.measure_again()
-                for sequence in sequences:
-                    self._submit(sequence)
-                yield from self._outputs([sequence.request_id for sequence in sequences])
+                for running in started:
+                    self._submit(running)
+                yield from self._outputs([running.request_id for running in started])
             finally:
-                for sequence in sequences:
-                    self._forget(sequence.request_id)
+                for running in started:
+                    self._forget(running.request_id)
 
         return passes()
 
@@ -320,167 +310,157 @@ class Engine:
         """One pass over the running requests; what it added to each. No outputs when there is nothing to run."""
         with self._lock:
             batch = self.scheduler.next_batch()
-            drafts = self._propose(batch)
-            logits = self._score(batch, drafts)
-            verdicts = self._verify(batch, drafts, logits)
-            return self._commit(batch, drafts, verdicts, logits)
+            self._propose(batch)
+            self._score(batch)
+            self._verify(batch)
+            return self._commit(batch)
 
-    def _propose(self, batch: list[Scheduled]) -> list[Draft]:
+    def _propose(self, batch: list[Turn]) -> None:
         """One draft for each request. Requests of one drafter go to it together."""
-        drafts = [NO_DRAFT] * len(batch)
-        rows = sum(scheduled.rows for scheduled in batch)
-        by_drafter: dict[Drafter, list[int]] = defaultdict(list)
-        for at, scheduled in enumerate(batch):
-            if scheduled.decodes and scheduled.sequence.draft_limit:
-                by_drafter[scheduled.sequence.drafter].append(at)
+        by_drafter: dict[Drafter, list[Turn]] = defaultdict(list)
+        for turn in batch:
+            if turn.decodes and turn.request.draft_limit:
+                by_drafter[turn.request.drafter].append(turn)
         # The controller comes last: what the others draft is part of the pass that it chooses for.
-        for drafter, places in sorted(by_drafter.items(), key=lambda item: isinstance(item[0], Controller)):
-            sequences = [batch[at].sequence for at in places]
-            states = [sequence.draft_state for sequence in sequences]
-            lengths = [sequence.draft_limit for sequence in sequences]
+        for drafter, turns in sorted(by_drafter.items(), key=lambda item: isinstance(item[0], Controller)):
+            states = [turn.request.draft_state for turn in turns]
+            lengths = [turn.request.draft_limit for turn in turns]
             if isinstance(drafter, Controller):
-                sunk = rows + sum(map(len, drafts)) - len(batch)
-                proposed = drafter.propose(states, lengths, len(self.scheduler.running), sunk)
+                sunk = sum(turn.rows + len(turn.draft) - 1 for turn in batch)
+                drafts = drafter.propose(states, lengths, len(self.scheduler.running), sunk)
             else:
-                proposed = drafter.propose(states, lengths)
-            for at, draft in zip(places, proposed, strict=True):
-                drafts[at] = within_grammar(batch[at].sequence, draft)
-        return drafts
+                drafts = drafter.propose(states, lengths)
+            for turn, draft in zip(turns, drafts, strict=True):
+                turn.draft = within_grammar(turn.request, draft)
 
-    def _score(self, batch: list[Scheduled], drafts: list[Draft]) -> list[NDArray[np.float32]]:
-        """One target pass over every request's pending tokens and draft.
-
-        Returns each request's logits behind its last token and behind every drafted one, (1 + drafted, vocab); none,
-        (0, vocab), where the prompt isn't through yet.
-        """
+    def _score(self, batch: list[Turn]) -> None:
+        """One target pass over every request's pending tokens and draft."""
         if not batch:
-            return []
+            return
         segments = []
-        for scheduled, draft in zip(batch, drafts, strict=True):
-            sequence, rows = scheduled.sequence, scheduled.rows
-            sequence.clock.start()
-            pending = sequence.history.tokens[sequence.cache.length : sequence.cache.length + rows]
+        for turn in batch:
+            request, rows, draft = turn.request, turn.rows, turn.draft
+            request.clock.start()
+            pending = request.history.tokens[request.cache.length : request.cache.length + rows]
             segments.append(
                 Segment(
-                    sequence.cache,
+                    request.cache,
                     np.concatenate([np.asarray(pending, np.int32), draft.tokens]),
                     np.concatenate([np.arange(-1, rows - 1, dtype=np.int32), draft.parents + np.int32(rows)]),
-                    num_logits=wanted_logits(scheduled, draft),
+                    num_logits=wanted_logits(turn),
                 )
             )
         started = time.perf_counter()
         logits = self.target.forward(segments)[:, : self.tokenizer.vocab_size]  # padding ids are no tokens
         if self._cost is not None:
             self._cost.observe(sum(len(segment.tokens) for segment in segments), time.perf_counter() - started)
-        ends = list(accumulate((segment.num_logits for segment in segments), initial=0))
-        of_each = [logits[start:end] for start, end in pairwise(ends)]
-        return [take_prompt_logprobs(*parts) for parts in zip(batch, drafts, of_each, strict=True)]
+        ends = accumulate((segment.num_logits for segment in segments), initial=0)
+        for turn, (start, end) in zip(batch, pairwise(ends), strict=True):
+            take_logits(turn, logits[start:end])
 
-    def _verify(
-        self, batch: list[Scheduled], drafts: list[Draft], logits: list[NDArray[np.float32]]
-    ) -> list[Verified | None]:
-        """One verdict for each request, and its tokens' logprobs; None where the prompt isn't through yet."""
-        return [
-            verified(scheduled.sequence, draft, rows) if scheduled.decodes else None
-            for scheduled, draft, rows in zip(batch, drafts, logits, strict=True)
-        ]
+    def _verify(self, batch: list[Turn]) -> None:
+        """One verdict for each request that decodes, and its tokens' logprobs."""
+        for turn in batch:
+            verify(turn)
 
-    def _commit(
-        self,
-        batch: list[Scheduled],
-        drafts: list[Draft],
-        verdicts: list[Verified | None],
-        logits: list[NDArray[np.float32]],
-    ) -> list[StepOutput]:
+    def _commit(self, batch: list[Turn]) -> list[StepOutput]:
         """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
         outputs = []
-        for scheduled, draft, decided, scores in zip(batch, drafts, verdicts, logits, strict=True):
-            sequence, rows = scheduled.sequence, range(scheduled.rows)
-            if decided is None:
-                sequence.cache.keep(rows)
+        for turn in batch:
+            request, verdict, rows = turn.request, turn.verdict, range(turn.rows)
+            if verdict is None or turn.logits is None:
+                request.cache.keep(rows)
                 continue
-            verdict, logprobs = decided
             committed = 0
-            for token, logprob in zip(verdict.tokens, logprobs, strict=True):
-                sequence.history.tokens.append(token)
+            for token, logprob in zip(verdict.tokens, turn.logprobs, strict=True):
+                request.history.tokens.append(token)
                 origin: Origin = "draft" if committed < len(verdict.accepted) else "target"
                 committed += 1
-                if sequence.stop.push(token, origin, logprob):
+                if request.stop.push(token, origin, logprob):
                     break
             if committed:
                 kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
-                sequence.cache.keep([*rows, *(len(rows) + node for node in kept)])
-                assert sequence.cache.length == len(sequence.history.tokens) - 1, "a cache must not lead its sequence"
-                if isinstance(sequence.drafter, ReadsLogits):
-                    fed = sequence.history.tokens[-len(kept) - 2 : -1]
-                    sequence.drafter.observe(sequence.draft_state, fed, [scores[node + 1] for node in (ROOT, *kept)])
-            count_pass(sequence.stats, draft, verdict, committed)
-            sequence.clock.tick(committed)
-            outputs.append(self._output(sequence, draft, verdict))
+                request.cache.keep([*rows, *(turn.rows + node for node in kept)])
+                assert request.cache.length == len(request.history.tokens) - 1, "a cache must not lead its request"
+                if isinstance(request.drafter, ReadsLogits):
+                    fed = request.history.tokens[-len(kept) - 2 : -1]
+                    scores = [turn.logits[node + 1] for node in (ROOT, *kept)]
+                    request.drafter.observe(request.draft_state, fed, scores)
+            if turn.by_rejection:
+                request.stats.verification = "rejection"
+            count_pass(request.stats, turn.draft, verdict, committed)
+            request.clock.tick(committed)
+            outputs.append(self._output(request, turn.draft, verdict))
+            if request.stop.finish_reason is not None:
+                self._end(request)
         return outputs
 
     # Requests ---------------------------------------------------------------------------------------------------
 
-    def _output(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> StepOutput:
-        finished = sequence.stop.finish_reason is not None
+    def _output(self, running: Running, draft: Draft, verdict: Verdict) -> StepOutput:
+        finished = running.stop.finish_reason is not None
         refused = () if finished else (node for node in range(len(draft)) if node not in verdict.accepted)
-        completion = self._complete(sequence) if finished else None
-        is_first = sequence.stats.target_passes <= 1
-        echoed = self._echo(sequence) if is_first and sequence.params.echo else ()
+        completion = self._complete(running) if finished else None
+        is_first = running.stats.target_passes <= 1
+        echoed = self._echo(running) if is_first and running.params.echo else ()
         return StepOutput(
-            sequence.request_id,
-            (*echoed, *sequence.stop.release()),
+            running.request_id,
+            (*echoed, *running.stop.release()),
             tuple(self.tokenizer.decode([int(draft.tokens[node])]) for node in refused),
             completion,
-            sequence.index,
+            running.index,
         )
 
-    def _echo(self, sequence: Sequence) -> tuple[Piece, ...]:
+    def _echo(self, running: Running) -> tuple[Piece, ...]:
         """The prompt, in the pieces that a completion is streamed in."""
-        prompt = sequence.history.tokens[: sequence.history.num_prompt_tokens]
+        prompt = running.history.tokens[: running.history.num_prompt_tokens]
         pieces = StopChecker(len(prompt), (), (), self.tokenizer.token_bytes)
-        for token, logprob in zip(prompt, echoed_logprobs(sequence) or [None] * len(prompt), strict=True):
+        for token, logprob in zip(prompt, echoed_logprobs(running) or [None] * len(prompt), strict=True):
             pieces.push(token, "prompt", logprob)
         return pieces.release()
 
-    def _complete(self, sequence: Sequence) -> Completion:
-        self.scheduler.retire(sequence.request_id)
-        stop, history, params = sequence.stop, sequence.history, sequence.params
+    def _complete(self, running: Running) -> Completion:
+        stop, history, params = running.stop, running.history, running.params
         assert stop.finish_reason is not None
-        if self._remember and self.store is not None:
-            self.store.add(token for token in history.tokens if token != NO_TOKEN)
         echoed = history.tokens[: history.num_prompt_tokens] if params.echo else []
-        logprobs = None if params.logprobs is None else (*echoed_logprobs(sequence), *stop.logprobs)
+        logprobs = None if params.logprobs is None else (*echoed_logprobs(running), *stop.logprobs)
         return Completion(
             text=self.tokenizer.decode(echoed) + stop.text,
             token_ids=(*echoed, *stop.token_ids),
             finish_reason=stop.finish_reason,
             seed=history.sampler.seed,
             usage=Usage(history.num_prompt_tokens, len(stop.token_ids)),
-            speculation=sequence.stats,
-            timing=sequence.clock.timing(sequence.stats.committed),
-            index=sequence.index,
+            speculation=running.stats,
+            timing=running.clock.timing(running.stats.committed),
+            index=running.index,
             logprobs=logprobs,
-            prompt_logprobs=with_top(sequence.prompt_logprobs, params.prompt_logprobs),
+            prompt_logprobs=with_top(running.prompt_logprobs, params.prompt_logprobs),
         )
 
-    def _submit(self, sequence: Sequence) -> None:
-        with self._lock:
-            if sequence.stop.finish_reason is None or sequence.prompt_logprobs is not None:
-                self.scheduler.add(sequence)
-            else:  # max_tokens 0
-                self._inbox[sequence.request_id].append(self._output(sequence, NO_DRAFT, Verdict((), ())))
+    def _end(self, running: Running) -> None:
+        """Lets a finished request go, and remembers its text where that is wanted."""
+        self.scheduler.retire(running.request_id)
+        if self._remember and self.store is not None:
+            self.store.add(token for token in running.history.tokens if token != NO_TOKEN)
 
-    def _outputs(self, running: list[int]) -> Iterator[list[StepOutput]]:
+    def _submit(self, running: Running) -> None:
+        with self._lock:
+            if running.stop.finish_reason is None or running.prompt_logprobs is not None:
+                self.scheduler.add(running)
+            else:  # max_tokens 0
+                self._inbox[running.request_id].append(self._output(running, NO_DRAFT, Verdict((), ())))
+                self._end(running)
+
+    def _outputs(self, request_ids: list[int]) -> Iterator[list[StepOutput]]:
         """Steps the engine until these requests are finished, and gives their outputs. Others' wait in their inbox."""
-        while running:
+        while request_ids:
             with self._lock:
-                if self._inbox.keys().isdisjoint(running):
+                if self._inbox.keys().isdisjoint(request_ids):
                     for output in self.step():
                         self._inbox[output.request_id].append(output)
-                ready = [output for request_id in running for output in self._inbox.pop(request_id, ())]
+                ready = [output for request_id in request_ids for output in self._inbox.pop(request_id, ())]
             finished = {output.request_id for output in ready if output.completion}
-            running = [request_id for request_id in running if request_id not in finished]
+            request_ids = [request_id for request_id in request_ids if request_id not in finished]
             if ready:
                 yield ready
 
@@ -489,7 +469,7 @@ class Engine:
             self.scheduler.retire(request_id)
             self._inbox.pop(request_id, None)
 
-    def _sequences(self, request: Request) -> list[Sequence]:
+    def _running(self, request: Request) -> list[Running]:
         """Checks a request and makes the running records of its n completions. Nothing is run before all of it is known
         to be right."""
         tokens = self._prompt_tokens(request.prompt)
@@ -520,7 +500,7 @@ class Engine:
         bad_words = BadWords(words, self._vocabulary) if words else None
         seed = secrets.randbits(32) if params.seed is None else params.seed
         wants_prompt = params.prompt_logprobs is not None or (params.echo and params.logprobs is not None)
-        sequences = []
+        records = []
         for index in range(params.n):
             own_grammar = grammar.copy() if grammar else None
             sampler = Sampler(
@@ -533,8 +513,8 @@ class Engine:
             )
             cache = self.target.new_cache(limit + min(num_speculative_tokens, max_tokens))
             history = History(list(tokens), len(tokens), limit, sampler, cache)
-            sequences.append(
-                Sequence(
+            records.append(
+                Running(
                     request_id=next(self._ids),
                     history=history,
                     drafter=drafter,
@@ -555,7 +535,7 @@ class Engine:
                     prompt_logprobs=[None] if wants_prompt else None,
                 )
             )
-        return sequences
+        return records
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

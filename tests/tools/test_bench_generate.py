@@ -16,7 +16,7 @@ import tiny
 from click.testing import CliRunner, Result
 
 import slipstream
-from slipstream import DRAFTERS, Engine, OptionError, SamplingParams, kernels, scheduler
+from slipstream import DRAFTERS, Engine, OptionError, SamplingParams, kernels, running
 from slipstream.cli import cli
 from slipstream.drafters import History, Models
 from slipstream.models.decoder import Decoder
@@ -128,7 +128,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return forward(model, segments)
 
     monkeypatch.setattr(Decoder, "forward", timed)
-    monkeypatch.setattr(scheduler, "time", clock)
+    monkeypatch.setattr(running, "time", clock)
     monkeypatch.setattr(batch_module, "time", clock)
     return clock
 
