@@ -10,7 +10,7 @@ def waiting(request_id: int, pending: int) -> SimpleNamespace:
 
 
 def rows(scheduler: Scheduler) -> dict[int, int]:
-    return {turn.request.request_id: turn.rows for turn in scheduler.next_batch()}
+    return {turn.running.request_id: turn.rows for turn in scheduler.next_batch()}
 
 
 def test_first_come_first_served() -> None:

@@ -201,9 +201,10 @@ class Engine:
         draft, draft_tokenizer = (None, None) if draft_model is None else _load_draft(draft_model, progress)
         untold = drafter is None and num_speculative_tokens is None
         tuned = read_profile(target, draft, DRAFTER_NAMES) if untold else None
-        store = _memory(remember, tokenizer)
         if corpus is not None:
-            store = Store.from_folder(corpus, tokenizer, progress=progress)
+            store: Store | None = Store.from_folder(corpus, tokenizer, progress=progress)
+        else:
+            store = _memory(remember, tokenizer)
         return cls(
             Models(target, tokenizer, draft, draft_tokenizer, store),
             model_name=name,
@@ -284,10 +285,10 @@ class Engine:
         """Completes several requests together, pass by pass: each item is what was added to those that got tokens, in
         the order of their request_id, which is that of the requests. Otherwise as generate_batch and stream.
         """
-        several = list(checked("requests", requests, _REQUESTS))
-        for at, request in enumerate(several):
+        batch = list(checked("requests", requests, _REQUESTS))
+        for at, request in enumerate(batch):
             checked(f"requests[{at}]", request, _REQUEST)
-        started = [running for request in several for running in self._running(request)]  # checks all first
+        started = [running for request in batch for running in self._running(request)]  # checks all first
 
         def passes() -> Generator[list[StepOutput], None, None]:
             try:
@@ -319,19 +320,19 @@ class Engine:
         """One draft for each request. Requests of one drafter go to it together."""
         by_drafter: dict[Drafter, list[Turn]] = defaultdict(list)
         for turn in batch:
-            if turn.decodes and turn.request.draft_limit:
-                by_drafter[turn.request.drafter].append(turn)
+            if turn.decodes and turn.running.draft_limit:
+                by_drafter[turn.running.drafter].append(turn)
         # The controller comes last: what the others draft is part of the pass that it chooses for.
         for drafter, turns in sorted(by_drafter.items(), key=lambda item: isinstance(item[0], Controller)):
-            states = [turn.request.draft_state for turn in turns]
-            lengths = [turn.request.draft_limit for turn in turns]
+            states = [turn.running.draft_state for turn in turns]
+            lengths = [turn.running.draft_limit for turn in turns]
             if isinstance(drafter, Controller):
                 sunk = sum(turn.rows + len(turn.draft) - 1 for turn in batch)
                 drafts = drafter.propose(states, lengths, len(self.scheduler.running), sunk)
             else:
                 drafts = drafter.propose(states, lengths)
             for turn, draft in zip(turns, drafts, strict=True):
-                turn.draft = within_grammar(turn.request, draft)
+                turn.draft = within_grammar(turn.running, draft)
 
     def _score(self, batch: list[Turn]) -> None:
         """One target pass over every request's pending tokens and draft."""
@@ -339,12 +340,12 @@ class Engine:
             return
         segments = []
         for turn in batch:
-            request, rows, draft = turn.request, turn.rows, turn.draft
-            request.clock.start()
-            pending = request.history.tokens[request.cache.length : request.cache.length + rows]
+            running, rows, draft = turn.running, turn.rows, turn.draft
+            running.clock.start()
+            pending = running.history.tokens[running.cache.length : running.cache.length + rows]
             segments.append(
                 Segment(
-                    request.cache,
+                    running.cache,
                     np.concatenate([np.asarray(pending, np.int32), draft.tokens]),
                     np.concatenate([np.arange(-1, rows - 1, dtype=np.int32), draft.parents + np.int32(rows)]),
                     num_logits=wanted_logits(turn),
@@ -367,32 +368,32 @@ class Engine:
         """Appends what each verdict says, up to where the request stops, and rolls the cache back to it."""
         outputs = []
         for turn in batch:
-            request, verdict, rows = turn.request, turn.verdict, range(turn.rows)
+            running, verdict, rows = turn.running, turn.verdict, range(turn.rows)
             if verdict is None or turn.logits is None:
-                request.cache.keep(rows)
+                running.cache.keep(rows)
                 continue
             committed = 0
             for token, logprob in zip(verdict.tokens, turn.logprobs, strict=True):
-                request.history.tokens.append(token)
+                running.history.tokens.append(token)
                 origin: Origin = "draft" if committed < len(verdict.accepted) else "target"
                 committed += 1
-                if request.stop.push(token, origin, logprob):
+                if running.stop.push(token, origin, logprob):
                     break
             if committed:
                 kept = verdict.accepted[: committed - 1]  # the last committed token is fed by the next pass
-                request.cache.keep([*rows, *(turn.rows + node for node in kept)])
-                assert request.cache.length == len(request.history.tokens) - 1, "a cache must not lead its request"
-                if isinstance(request.drafter, ReadsLogits):
-                    fed = request.history.tokens[-len(kept) - 2 : -1]
+                running.cache.keep([*rows, *(turn.rows + node for node in kept)])
+                assert running.cache.length == len(running.history.tokens) - 1, "a cache must not lead its request"
+                if isinstance(running.drafter, ReadsLogits):
+                    fed = running.history.tokens[-len(kept) - 2 : -1]
                     scores = [turn.logits[node + 1] for node in (ROOT, *kept)]
-                    request.drafter.observe(request.draft_state, fed, scores)
+                    running.drafter.observe(running.draft_state, fed, scores)
             if turn.by_rejection:
-                request.stats.verification = "rejection"
-            count_pass(request.stats, turn.draft, verdict, committed)
-            request.clock.tick(committed)
-            outputs.append(self._output(request, turn.draft, verdict))
-            if request.stop.finish_reason is not None:
-                self._end(request)
+                running.stats.verification = "rejection"
+            count_pass(running.stats, turn.draft, verdict, committed)
+            running.clock.tick(committed)
+            outputs.append(self._output(running, turn.draft, verdict))
+            if running.stop.finish_reason is not None:
+                self._end(running)
         return outputs
 
     # Requests ---------------------------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ class Turn:
     """A request's part in one pass. It is filled on its way: draft, logits, verdict.
 
     rows      pending tokens that the pass feeds, at least 1
-    decodes   whether none is left behind them: then the request drafts, and gets tokens
+    decodes   whether none is left behind them: then the request drafts, and gets tokens. It is kept, since commit
+              changes what is pending
     draft     what is guessed behind the pending tokens
     logits    behind the last pending token and behind each node of the draft, (1 + drafted, vocab); none, (0, vocab),
               where the request doesn't decode
@@ -94,7 +95,7 @@ class Turn:
     logprobs  one entry for each of the verdict's tokens; None where the request asked for none
     """
 
-    request: Running
+    running: Running
     rows: int
     draft: Draft = NO_DRAFT
     logits: NDArray[np.float32] | None = None
@@ -103,9 +104,9 @@ class Turn:
     decodes: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.decodes = self.rows == self.request.pending
+        self.decodes = self.rows == self.running.pending
 
     @property
     def by_rejection(self) -> bool:
         """Whether the draft is verified by the rule "rejection": it was drawn at random, and so are the tokens."""
-        return self.draft.probs is not None and self.request.history.sampler.rejects
+        return self.draft.probs is not None and self.running.history.sampler.rejects

@@ -20,8 +20,8 @@ class Scheduler:
         self.max_batch_size = max_batch_size
         self.max_prefill_rows = max_prefill_rows
 
-    def add(self, request: Running) -> None:
-        self.waiting.append(request)
+    def add(self, running: Running) -> None:
+        self.waiting.append(running)
 
     def next_batch(self) -> list[Turn]:
         """Admits what fits and gives every running request its rows; one that gets no room this time is left out."""
@@ -29,15 +29,15 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
         batch = []
         room = self.max_prefill_rows
-        for request in self.running:
-            rows = request.pending if request.pending == 1 else min(request.pending, room)
-            if request.pending > 1:
+        for running in self.running:
+            rows = running.pending if running.pending == 1 else min(running.pending, room)
+            if running.pending > 1:
                 room -= rows
             if rows:
-                batch.append(Turn(request, rows))
+                batch.append(Turn(running, rows))
         return batch
 
     def retire(self, request_id: int) -> None:
         """Forgets a request, finished or not, running or waiting."""
-        self.running = [request for request in self.running if request.request_id != request_id]
-        self.waiting = deque(request for request in self.waiting if request.request_id != request_id)
+        self.running = [running for running in self.running if running.request_id != request_id]
+        self.waiting = deque(running for running in self.waiting if running.request_id != request_id)

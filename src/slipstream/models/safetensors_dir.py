@@ -118,7 +118,7 @@ class SafetensorsCheckpoint:
     def _eos_token_ids(self, backend: tokenizers.Tokenizer, eos_token: str | None) -> tuple[int, ...]:
         """Those of config.json and generation_config.json, and the one of tokenizer_config.json."""
         named = None if eos_token is None else backend.token_to_id(eos_token)
-        return tuple(dict.fromkeys((*self.config.eos_token_ids, *([] if named is None else [named]))))
+        return (*self.config.eos_token_ids, *([] if named is None else [named]))
 
     def _chat_template(self, settings: dict[str, Any]) -> str | None:
         file = self._directory / "chat_template.jinja"
